@@ -1,0 +1,29 @@
+// Which cores this process may use and how fast they are, from sysfs.
+#ifndef SLUICE_IO_CPU_TOPOLOGY_H_
+#define SLUICE_IO_CPU_TOPOLOGY_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+struct CpuCore {
+  int id = 0;
+  uint32_t speed = 0;  // cpu_capacity, else cpuinfo_max_freq; 0 where neither is readable
+};
+
+// The allowed cores (affinity mask) in order of id, with speeds read below `sysfs_root` (a test
+// passes a fake tree).
+std::vector<CpuCore> AllowedCores(const std::string& sysfs_root = "/sys");
+
+// The fastest of them; of equals the highest id, since low ids take most interrupts. -1 if empty.
+int FastestCore(const std::vector<CpuCore>& cores);
+
+// Pins the calling thread and reads the mask back; returns a clause for the log that says what was
+// granted.
+std::string PinThisThread(int core, bool* granted);
+
+}  // namespace sluice
+
+#endif  // SLUICE_IO_CPU_TOPOLOGY_H_

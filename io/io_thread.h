@@ -1,0 +1,76 @@
+// The one thread that submits reads to the device.
+//
+// The decode thread hands over batches of reads through a lock-free single-producer queue and takes
+// completions from another; neither side allocates or locks. Demand reads go before look-ahead
+// reads. The I/O thread completes short reads, retries EINTR and EAGAIN, retries EIO a bounded
+// number of times, and after EINVAL on a direct descriptor turns to the buffered one for good, with
+// one warning.
+#ifndef SLUICE_IO_IO_THREAD_H_
+#define SLUICE_IO_IO_THREAD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "io/read_engine.h"
+#include "io/storage_file.h"
+
+namespace sluice {
+
+struct IoRequest {
+  uint64_t offset = 0;  // offset, length and dst aligned to the file's block
+  uint32_t length = 0;
+  std::byte* dst = nullptr;
+  uint32_t tag = 0;  // comes back in the completion
+};
+
+struct IoCompletion {
+  uint32_t tag = 0;
+  int error = 0;  // 0, or the errno that remained after the retries; ENODATA: the file ended
+};
+
+enum class IoPriority { kDemand, kLookAhead };
+
+struct IoThreadOptions {
+  uint32_t capacity = 4096;  // most requests accepted and not yet taken back by Poll
+  int core = -1;             // -1: the fastest allowed core, see io/cpu_topology.h
+};
+
+// Totals since Start; read from the producer thread.
+struct IoStats {
+  uint64_t operations = 0;
+  uint64_t bytes = 0;
+  uint64_t retries = 0;
+  uint64_t busy_ns = 0;  // time with at least one read in flight
+};
+
+class IoThread {
+ public:
+  // `file` must outlive the thread. Takes the engine.
+  static absl::StatusOr<std::unique_ptr<IoThread>> Start(const StorageFile& file,
+                                                         std::unique_ptr<ReadEngine> engine,
+                                                         const IoThreadOptions& options);
+  // Stops submitting, waits until nothing is in flight, joins.
+  virtual ~IoThread() = default;
+
+  // The methods below are for one thread, the producer.
+
+  // All or nothing: false if the batch does not fit the capacity that is left.
+  virtual bool Submit(std::span<const IoRequest> batch, IoPriority priority) = 0;
+  // Takes up to out.size() completions; never blocks.
+  virtual size_t Poll(std::span<IoCompletion> out) = 0;
+  // Blocks (spins, then parks) until Poll would give something; returns at once if nothing is in
+  // flight.
+  virtual void WaitForCompletion() = 0;
+  virtual size_t in_flight() const = 0;
+  virtual IoStats stats() const = 0;
+  // For the log: "core 7 of 0-7, granted", "not pinned: sched_setaffinity: ...".
+  virtual const std::string& affinity_note() const = 0;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_IO_IO_THREAD_H_

@@ -1,0 +1,100 @@
+// Reader of GGUF files, versions 2 and 3, little-endian, single or split.
+//
+// The whole header is untrusted: every count is bounded by the bytes that remain in the file and by
+// an absolute cap before memory is taken, and every tensor's range is checked against the file.
+// Messages name the file and the field. Only the header is held in memory; tensor bytes are read
+// on demand with pread, so a file that shrinks later gives an error and not SIGBUS.
+//
+// Thread-compatible; ReadTensor is thread-safe.
+#ifndef SLUICE_LAYOUT_GGUF_H_
+#define SLUICE_LAYOUT_GGUF_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "layout/source_type.h"
+
+namespace sluice {
+
+// A metadata value. Integers are widened, so that a key stored as u32 or i64 reads alike; arrays
+// hold one element kind. Nested arrays are refused.
+class GgufValue {
+ public:
+  using Storage = std::variant<bool, uint64_t, int64_t, double, std::string, std::vector<bool>,
+                               std::vector<uint64_t>, std::vector<int64_t>, std::vector<double>,
+                               std::vector<std::string>>;
+  explicit GgufValue(Storage value) : value_(std::move(value)) {}
+  const Storage& storage() const { return value_; }
+
+ private:
+  Storage value_;
+};
+
+struct GgufTensor {
+  std::string name;
+  SourceType type = SourceType::kF32;
+  // Outermost first (GGUF stores innermost first): a weight matrix is {rows, columns}; a row of
+  // `shape.back()` elements is contiguous.
+  std::vector<uint64_t> shape;
+  uint32_t part = 0;     // which file of a split
+  uint64_t offset = 0;   // from the start of that file
+  uint64_t n_bytes = 0;
+};
+
+class GgufFile {
+ public:
+  // `path` is the file, or any part of a split ("-00001-of-00003.gguf"); the other parts must lie
+  // beside it. DataLoss for anything malformed, NotFound for a missing part (naming it).
+  static absl::StatusOr<std::unique_ptr<GgufFile>> Open(const std::string& path);
+  ~GgufFile();
+  GgufFile(const GgufFile&) = delete;
+  GgufFile& operator=(const GgufFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  const std::vector<GgufTensor>& tensors() const { return tensors_; }
+  const GgufTensor* FindTensor(std::string_view name) const;
+
+  // Typed access to metadata. Each returns NotFound if the key is absent and InvalidArgument naming
+  // file and key if it holds another type or does not fit.
+  absl::StatusOr<uint64_t> GetUint(std::string_view key) const;
+  absl::StatusOr<double> GetFloat(std::string_view key) const;
+  absl::StatusOr<bool> GetBool(std::string_view key) const;
+  absl::StatusOr<std::string> GetString(std::string_view key) const;
+  // Borrowed; valid while this object lives.
+  absl::StatusOr<std::span<const std::string>> GetStringArray(std::string_view key) const;
+  // Numeric arrays come as copies, converted from whatever numeric element type is stored.
+  absl::StatusOr<std::vector<double>> GetFloatArray(std::string_view key) const;
+  absl::StatusOr<std::vector<int64_t>> GetIntArray(std::string_view key) const;
+  bool Has(std::string_view key) const;
+  const absl::flat_hash_map<std::string, GgufValue>& metadata() const { return metadata_; }
+
+  // Drops a metadata entry (a vocabulary of 128k strings) that has been imported already.
+  void DropMetadata(std::string_view key);
+
+  // Reads dst.size() bytes that begin `offset` bytes into the tensor. DataLoss if the file has
+  // become shorter, OutOfRange if the range is outside the tensor.
+  absl::Status ReadTensor(const GgufTensor& tensor, uint64_t offset,
+                          std::span<std::byte> dst) const;
+
+ private:
+  GgufFile() = default;
+
+  std::string path_;
+  std::vector<std::string> part_paths_;
+  std::vector<int> fds_;
+  absl::flat_hash_map<std::string, GgufValue> metadata_;
+  std::vector<GgufTensor> tensors_;
+  absl::flat_hash_map<std::string, size_t> tensor_index_;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_LAYOUT_GGUF_H_

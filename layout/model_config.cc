@@ -1,0 +1,135 @@
+#include "layout/model_config.h"
+
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+#include "io/status.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint32_t kConfigVersion = 1;
+
+struct Range {
+  const char* field;
+  uint32_t value, min, max;
+};
+
+}  // namespace
+
+absl::Status ValidateConfig(const ModelConfig& c) {
+  const Range ranges[] = {
+      {"layer count", c.n_layers, 1, 1024},
+      {"model width", c.d_model, 32, 65536},
+      {"FFN width", c.d_ff, 32, 1u << 20},
+      {"head count", c.n_heads, 1, 1024},
+      {"KV head count", c.n_kv_heads, 1, 1024},
+      {"head dimension", c.head_dim, 2, 1024},
+      {"vocabulary size", c.vocab_size, 1, 1u << 24},
+      {"context length", c.context_length, 1, 1u << 27},
+  };
+  for (const Range& r : ranges) {
+    if (r.value < r.min || r.value > r.max) {
+      return absl::InvalidArgumentError(absl::StrFormat("%s is %u; it must be in %u..%u", r.field,
+                                                        r.value, r.min, r.max));
+    }
+  }
+  if (c.d_model % 32 != 0 || c.d_ff % 32 != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "model width %u and FFN width %u must be multiples of 32", c.d_model, c.d_ff));
+  }
+  if (c.n_heads % c.n_kv_heads != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "head count %u is not a multiple of KV head count %u", c.n_heads, c.n_kv_heads));
+  }
+  if (c.head_dim % 2 != 0 || c.q_dim() % 32 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("head dimension %u must be even, and heads x dimension = %u a multiple of 32",
+                        c.head_dim, c.q_dim()));
+  }
+  if (!(c.rms_epsilon > 0.0f && c.rms_epsilon < 1.0f)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("RMS epsilon is %g; it must be between 0 and 1", c.rms_epsilon));
+  }
+  if (!(c.rope_base >= 1.0f && c.rope_base <= 1e12f)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("RoPE base is %g; it must be in 1..1e12", c.rope_base));
+  }
+  if (!std::isfinite(c.activation_threshold) || c.activation_threshold < 0.0f) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "activation threshold is %g; it must be finite and not negative", c.activation_threshold));
+  }
+  return absl::OkStatus();
+}
+
+std::string_view ActivationName(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return "silu";
+    case Activation::kRelu:
+      return "relu";
+    case Activation::kRelu2:
+      return "relu2";
+    case Activation::kFatRelu:
+      return "fatrelu";
+  }
+  return "?";
+}
+
+absl::StatusOr<Activation> ParseActivation(std::string_view name) {
+  for (const Activation a :
+       {Activation::kSilu, Activation::kRelu, Activation::kRelu2, Activation::kFatRelu}) {
+    if (name == ActivationName(a)) return a;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrFormat("unknown activation \"%s\"; known are silu, relu, relu2, fatrelu", name));
+}
+
+void WriteConfig(const ModelConfig& c, ByteWriter& out) {
+  out.Put<uint32_t>(kConfigVersion);
+  out.PutString(c.architecture);
+  out.PutString(c.name);
+  for (const uint32_t v : {c.n_layers, c.d_model, c.d_ff, c.n_heads, c.n_kv_heads, c.head_dim,
+                           c.vocab_size, c.context_length}) {
+    out.Put<uint32_t>(v);
+  }
+  for (const float v : {c.rms_epsilon, c.rope_base, c.activation_threshold}) out.Put<float>(v);
+  out.Put<uint8_t>(static_cast<uint8_t>(c.rope_style));
+  out.Put<uint8_t>(static_cast<uint8_t>(c.activation));
+  out.Put<uint8_t>(static_cast<uint8_t>(c.activation_origin));
+  out.Put<uint8_t>(c.tied_head);
+  out.Put<uint8_t>(c.qkv_bias);
+}
+
+absl::StatusOr<ModelConfig> ReadConfig(ByteReader& in) {
+  const auto version = in.Get<uint32_t>();
+  if (version != kConfigVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("config record has version %u; this program reads %u", version,
+                        kConfigVersion));
+  }
+  ModelConfig c;
+  c.architecture = in.GetString();
+  c.name = in.GetString();
+  for (uint32_t* v : {&c.n_layers, &c.d_model, &c.d_ff, &c.n_heads, &c.n_kv_heads, &c.head_dim,
+                      &c.vocab_size, &c.context_length}) {
+    *v = in.Get<uint32_t>();
+  }
+  for (float* v : {&c.rms_epsilon, &c.rope_base, &c.activation_threshold}) *v = in.Get<float>();
+  const auto rope_style = in.Get<uint8_t>();
+  const auto activation = in.Get<uint8_t>();
+  const auto origin = in.Get<uint8_t>();
+  c.tied_head = in.Get<uint8_t>() != 0;
+  c.qkv_bias = in.Get<uint8_t>() != 0;
+  if (!in.ok()) return absl::DataLossError("config record is cut short");
+  if (rope_style > 1) return absl::DataLossError("config record: unknown RoPE style");
+  if (activation > 3) return absl::DataLossError("config record: unknown activation");
+  if (origin > 2) return absl::DataLossError("config record: unknown activation origin");
+  c.rope_style = static_cast<RopeStyle>(rope_style);
+  c.activation = static_cast<Activation>(activation);
+  c.activation_origin = static_cast<ActivationOrigin>(origin);
+  SLUICE_RETURN_IF_ERROR(Annotate(ValidateConfig(c), "config record"));
+  return c;
+}
+
+}  // namespace sluice

@@ -1,0 +1,73 @@
+// The hyperparameters of a decoder of the Llama family, as an importer reads them and as a
+// `.sluice` file stores them.
+#ifndef SLUICE_LAYOUT_MODEL_CONFIG_H_
+#define SLUICE_LAYOUT_MODEL_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "layout/byte_io.h"
+
+namespace sluice {
+
+// FFN(x) = down(activation(gate(x)) * up(x)).
+enum class Activation : uint8_t {
+  kSilu = 0,
+  kRelu = 1,
+  kRelu2 = 2,    // max(x, 0)^2
+  kFatRelu = 3,  // x if x >= threshold, else 0
+};
+
+// Which two elements of a head one rotation turns.
+enum class RopeStyle : uint8_t {
+  kInterleaved = 0,  // (2i, 2i+1): GGUF `llama`
+  kHalf = 1,         // (i, i + head_dim/2): Hugging Face, GGUF `qwen2`
+};
+
+// Where the activation was learned, shown by `inspect` since a wrong guess ruins the text.
+enum class ActivationOrigin : uint8_t { kAssumed = 0, kMetadata = 1, kFlag = 2 };
+
+struct ModelConfig {
+  std::string architecture;  // "llama", "qwen2"
+  std::string name;
+  uint32_t n_layers = 0;
+  uint32_t d_model = 0;
+  uint32_t d_ff = 0;
+  uint32_t n_heads = 0;
+  uint32_t n_kv_heads = 0;
+  uint32_t head_dim = 0;
+  uint32_t vocab_size = 0;
+  uint32_t context_length = 0;  // trained length
+  float rms_epsilon = 1e-5f;
+  float rope_base = 10000.0f;
+  RopeStyle rope_style = RopeStyle::kInterleaved;
+  Activation activation = Activation::kSilu;
+  ActivationOrigin activation_origin = ActivationOrigin::kAssumed;
+  float activation_threshold = 0.0f;  // kFatRelu only
+  bool tied_head = false;             // the head is the embedding matrix
+  bool qkv_bias = false;
+
+  uint32_t q_dim() const { return n_heads * head_dim; }
+  uint32_t kv_dim() const { return n_kv_heads * head_dim; }
+  // True if the activation gives exact zeros, so that `exact` mode may skip neurons.
+  bool sparse() const { return activation != Activation::kSilu; }
+};
+
+// InvalidArgument naming the first field that is out of range or does not fit the others (heads not
+// a multiple of KV heads, d_model not a multiple of 32, ...). Every importer and the `.sluice`
+// reader call it before anything is sized from the config.
+absl::Status ValidateConfig(const ModelConfig& config);
+
+std::string_view ActivationName(Activation activation);
+// Accepts "silu", "relu", "relu2", "fatrelu".
+absl::StatusOr<Activation> ParseActivation(std::string_view name);
+
+void WriteConfig(const ModelConfig& config, ByteWriter& out);
+absl::StatusOr<ModelConfig> ReadConfig(ByteReader& in);
+
+}  // namespace sluice
+
+#endif  // SLUICE_LAYOUT_MODEL_CONFIG_H_

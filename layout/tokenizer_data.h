@@ -1,0 +1,70 @@
+// A vocabulary with everything that turns text into ids, as an importer reads it and as a `.sluice`
+// file stores it. The algorithms that use it are in runtime/tokenizer.
+#ifndef SLUICE_LAYOUT_TOKENIZER_DATA_H_
+#define SLUICE_LAYOUT_TOKENIZER_DATA_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "layout/byte_io.h"
+
+namespace sluice {
+
+enum class TokenizerKind : uint8_t {
+  kSentencePiece = 0,  // scored merges, byte fallback, U+2581 for space
+  kByteBpe = 1,        // byte-level BPE with merge ranks
+};
+
+// How byte-level BPE first splits text, by model family.
+enum class PreTokenizer : uint8_t {
+  kDefault = 0,
+  kGpt2 = 1,
+  kLlamaBpe = 2,
+  kDeepSeekLlm = 3,
+  kDeepSeekCoder = 4,
+  kFalcon = 5,
+  kQwen2 = 6,
+};
+
+// GGUF's token types.
+enum class TokenType : uint8_t {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,      // never printed; matched in text only when special tokens are parsed
+  kUserDefined = 4,  // matched in text verbatim, before anything else
+  kUnused = 5,
+  kByte = 6,  // "<0x41>"
+};
+
+constexpr int32_t kNoToken = -1;
+
+struct TokenizerData {
+  TokenizerKind kind = TokenizerKind::kSentencePiece;
+  PreTokenizer pre = PreTokenizer::kDefault;
+  std::vector<std::string> tokens;  // by id; as stored (U+2581 or byte-level alphabet)
+  std::vector<float> scores;        // kSentencePiece: one per token; else empty
+  std::vector<TokenType> types;     // one per token
+  std::vector<std::string> merges;  // kByteBpe: "left right" in rank order
+  int32_t bos = kNoToken;
+  int32_t eos = kNoToken;
+  int32_t eot = kNoToken;  // end of turn, also ends generation
+  int32_t unk = kNoToken;
+  bool add_bos = false;
+  bool add_eos = false;
+  bool add_space_prefix = false;
+};
+
+// InvalidArgument naming the first thing that is wrong: ids outside the vocabulary, arrays of
+// different length, a byte token that is not "<0xHH>", more than 2^24 tokens, ...
+absl::Status ValidateTokenizer(const TokenizerData& data);
+
+void WriteTokenizer(const TokenizerData& data, ByteWriter& out);
+// Validates too.
+absl::StatusOr<TokenizerData> ReadTokenizer(ByteReader& in);
+
+}  // namespace sluice
+
+#endif  // SLUICE_LAYOUT_TOKENIZER_DATA_H_

@@ -1,0 +1,168 @@
+#include "layout/weight_type.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/str_format.h"
+#include "layout/byte_io.h"
+
+namespace sluice {
+namespace {
+
+// Calls f(first element, group size) for each nibble group of a q4 row.
+template <typename F>
+void ForEachNibbleGroup(size_t n, F f) {
+  size_t at = 0;
+  for (; at + 128 <= n; at += 128) f(at, 128);
+  if (at + 64 <= n) {
+    f(at, 64);
+    at += 64;
+  }
+  if (at + 32 <= n) f(at, 32);
+}
+
+void EncodeQ8Row(std::span<const float> src, std::byte* quants, std::byte* scales) {
+  for (size_t b = 0; b < src.size() / kQuantBlock; ++b) {
+    const float* x = src.data() + b * kQuantBlock;
+    float amax = 0.0f;
+    for (size_t i = 0; i < kQuantBlock; ++i) amax = std::max(amax, std::fabs(x[i]));
+    const float scale = amax / 127.0f;
+    const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
+    StoreLe(scales + 2 * b, FloatToHalf(scale));
+    for (size_t i = 0; i < kQuantBlock; ++i) {
+      quants[b * kQuantBlock + i] = static_cast<std::byte>(std::lrint(x[i] * inverse));
+    }
+  }
+}
+
+void EncodeQ4Row(std::span<const float> src, std::byte* nibbles, std::byte* scales) {
+  const size_t n = src.size();
+  std::memset(nibbles, 0, n / 2);
+  const auto quantize_block = [&](size_t b, std::byte* dst, int shift) {
+    const float* x = src.data() + b * kQuantBlock;
+    float extreme = 0.0f;
+    for (size_t i = 0; i < kQuantBlock; ++i) {
+      if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
+    }
+    const float scale = extreme / -8.0f;
+    const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
+    StoreLe(scales + 2 * b, FloatToHalf(scale));
+    for (size_t i = 0; i < kQuantBlock; ++i) {
+      const auto nibble = static_cast<int>(std::fmin(15.0f, x[i] * inverse + 8.5f));
+      dst[i] |= static_cast<std::byte>(nibble << shift);
+    }
+  };
+  ForEachNibbleGroup(n, [&](size_t first, size_t group) {
+    std::byte* dst = nibbles + first / 2;
+    if (group == kQuantBlock) {  // one block: its halves share the bytes
+      std::byte unpacked[kQuantBlock] = {};
+      quantize_block(first / kQuantBlock, unpacked, 0);
+      for (size_t j = 0; j < 16; ++j) dst[j] = unpacked[j] | (unpacked[j + 16] << 4);
+      return;
+    }
+    for (size_t i = 0; i < group; i += kQuantBlock) {
+      quantize_block((first + i) / kQuantBlock, dst + i % (group / 2), i < group / 2 ? 0 : 4);
+    }
+  });
+}
+
+}  // namespace
+
+std::string_view WeightTypeName(WeightType type) {
+  switch (type) {
+    case WeightType::kF32:
+      return "f32";
+    case WeightType::kF16:
+      return "f16";
+    case WeightType::kQ8:
+      return "q8";
+    case WeightType::kQ4:
+      return "q4";
+  }
+  return "?";
+}
+
+absl::StatusOr<WeightType> ParseWeightType(std::string_view name) {
+  for (const WeightType t :
+       {WeightType::kF32, WeightType::kF16, WeightType::kQ8, WeightType::kQ4}) {
+    if (name == WeightTypeName(t)) return t;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrFormat("unknown weight type \"%s\"; known are f32, f16, q8, q4", name));
+}
+
+void EncodeRow(WeightType type, std::span<const float> src, std::span<std::byte> dst) {
+  const size_t n = src.size();
+  switch (type) {
+    case WeightType::kF32:
+      std::memcpy(dst.data(), src.data(), 4 * n);
+      return;
+    case WeightType::kF16:
+      for (size_t i = 0; i < n; ++i) StoreLe(dst.data() + 2 * i, FloatToHalf(src[i]));
+      return;
+    case WeightType::kQ8:
+      return EncodeQ8Row(src, dst.data(), dst.data() + n);
+    case WeightType::kQ4:
+      return EncodeQ4Row(src, dst.data(), dst.data() + n / 2);
+  }
+}
+
+void DecodeRow(WeightType type, std::span<const std::byte> src, std::span<float> dst) {
+  const size_t n = dst.size();
+  switch (type) {
+    case WeightType::kF32:
+      std::memcpy(dst.data(), src.data(), 4 * n);
+      return;
+    case WeightType::kF16:
+      for (size_t i = 0; i < n; ++i) dst[i] = HalfToFloat(LoadLe<uint16_t>(src.data() + 2 * i));
+      return;
+    case WeightType::kQ8:
+      for (size_t i = 0; i < n; ++i) {
+        const float scale = HalfToFloat(LoadLe<uint16_t>(src.data() + n + i / kQuantBlock * 2));
+        dst[i] = scale * static_cast<float>(static_cast<int8_t>(src[i]));
+      }
+      return;
+    case WeightType::kQ4:
+      ForEachNibbleGroup(n, [&](size_t first, size_t group) {
+        const std::byte* nibbles = src.data() + first / 2;
+        for (size_t i = 0; i < group; ++i) {
+          const auto byte = static_cast<unsigned>(nibbles[i % (group / 2)]);
+          const int q = static_cast<int>(i < group / 2 ? byte & 15 : byte >> 4) - 8;
+          const size_t block = (first + i) / kQuantBlock;
+          dst[first + i] =
+              HalfToFloat(LoadLe<uint16_t>(src.data() + n / 2 + 2 * block)) * static_cast<float>(q);
+        }
+      });
+      return;
+  }
+}
+
+float HalfToFloat(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
+  const uint32_t exponent = (h >> 10) & 31;
+  const uint32_t mantissa = h & 1023;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000 | mantissa << 13);
+  if (exponent == 0) {
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign ? -magnitude : magnitude;
+  }
+  return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
+}
+
+uint16_t FloatToHalf(float f) {
+  const uint32_t bits = std::bit_cast<uint32_t>(f);
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000);
+  const uint32_t magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return sign | 0x7e00;   // NaN
+  if (magnitude >= 0x477ff000) return sign | 0x7c00;  // rounds beyond 65504
+  if (magnitude < 0x38800000) {                       // below 2^-14: subnormal half
+    // Adding 0.5 places the rounded subnormal mantissa in the low bits of the float.
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return sign | static_cast<uint16_t>(std::bit_cast<uint32_t>(shifted) - 0x3f000000);
+  }
+  const uint32_t odd = (magnitude >> 13) & 1;
+  return sign | static_cast<uint16_t>((magnitude - 0x38000000 + 0xfff + odd) >> 13);
+}
+
+}  // namespace sluice
