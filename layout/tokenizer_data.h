@@ -3,6 +3,7 @@
 #ifndef SLUICE_LAYOUT_TOKENIZER_DATA_H_
 #define SLUICE_LAYOUT_TOKENIZER_DATA_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -40,6 +41,11 @@ enum class TokenType : uint8_t {
 };
 
 constexpr int32_t kNoToken = -1;
+constexpr size_t kMaxTokens = size_t{1} << 24;
+constexpr size_t kMaxMerges = size_t{1} << 25;
+constexpr size_t kMaxTokenBytes = size_t{1} << 16;
+// Control and user-defined tokens are searched for at every position of a text.
+constexpr size_t kMaxSpecialBytes = 1024;
 
 struct TokenizerData {
   TokenizerKind kind = TokenizerKind::kSentencePiece;
@@ -52,17 +58,24 @@ struct TokenizerData {
   int32_t eos = kNoToken;
   int32_t eot = kNoToken;  // end of turn, also ends generation
   int32_t unk = kNoToken;
+  std::vector<int32_t> end_ids;  // further ids that end generation (end of message, ...)
   bool add_bos = false;
   bool add_eos = false;
-  bool add_space_prefix = false;
+  bool add_space_prefix = false;  // kSentencePiece
+  bool ignore_merges = false;     // kByteBpe: a word that is a token is taken whole, unmerged
 };
 
 // InvalidArgument naming the first thing that is wrong: ids outside the vocabulary, arrays of
-// different length, a byte token that is not "<0xHH>", more than 2^24 tokens, ...
+// different length, a score that is not finite, a byte token that is not "<0xHH>", a merge that is
+// not two parts with one space between, more than kMaxTokens tokens, ...
+// The same text under two ids is allowed: the lower id is the one that encoding gives.
 absl::Status ValidateTokenizer(const TokenizerData& data);
 
+// The byte that a token "<0xHH>" (two hexadecimal digits, either case) stands for, or -1.
+int ParseByteToken(std::string_view token);
+
 void WriteTokenizer(const TokenizerData& data, ByteWriter& out);
-// Validates too.
+// Validates too. DataLoss for a record that is cut short or holds an unknown enumerator.
 absl::StatusOr<TokenizerData> ReadTokenizer(ByteReader& in);
 
 }  // namespace sluice
