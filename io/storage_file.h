@@ -28,15 +28,18 @@ enum class DirectMode {
 class StorageFile {
  public:
   // `block` is the granularity of the reads that will follow (offset, length and address); direct
-  // I/O that needs a larger one counts as not working. A power of two, 512 .. 1 MiB.
-  static absl::StatusOr<std::unique_ptr<StorageFile>> Open(const std::string& path,
-                                                           DirectMode mode, uint32_t block);
+  // I/O that needs a larger one counts as not working. A power of two, 512 .. 1 MiB. Refuses what
+  // is neither a regular file nor a block device, and what is empty.
+  static absl::StatusOr<std::unique_ptr<StorageFile>> Open(const std::string& path, DirectMode mode,
+                                                           uint32_t block);
   ~StorageFile();
   StorageFile(const StorageFile&) = delete;
   StorageFile& operator=(const StorageFile&) = delete;
 
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
+  // The alignment of offset, length and address with which direct reads were verified.
+  uint32_t block() const { return block_; }
   // The descriptor to read through: the direct one if direct().
   int fd() const { return direct_ ? direct_fd_ : buffered_fd_; }
   int buffered_fd() const { return buffered_fd_; }
@@ -54,6 +57,7 @@ class StorageFile {
   std::string path_;
   std::string mode_note_;
   uint64_t size_ = 0;
+  uint32_t block_ = 0;
   int direct_fd_ = -1;
   int buffered_fd_ = -1;
   bool direct_ = false;
