@@ -20,6 +20,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "layout/input_file.h"
 #include "layout/source_type.h"
 
 namespace sluice {
@@ -44,8 +45,8 @@ struct GgufTensor {
   // Outermost first (GGUF stores innermost first): a weight matrix is {rows, columns}; a row of
   // `shape.back()` elements is contiguous.
   std::vector<uint64_t> shape;
-  uint32_t part = 0;     // which file of a split
-  uint64_t offset = 0;   // from the start of that file
+  uint32_t part = 0;    // which file of a split
+  uint64_t offset = 0;  // from the start of that file
   uint64_t n_bytes = 0;
 };
 
@@ -54,7 +55,6 @@ class GgufFile {
   // `path` is the file, or any part of a split ("-00001-of-00003.gguf"); the other parts must lie
   // beside it. DataLoss for anything malformed, NotFound for a missing part (naming it).
   static absl::StatusOr<std::unique_ptr<GgufFile>> Open(const std::string& path);
-  ~GgufFile();
   GgufFile(const GgufFile&) = delete;
   GgufFile& operator=(const GgufFile&) = delete;
 
@@ -86,10 +86,13 @@ class GgufFile {
 
  private:
   GgufFile() = default;
+  absl::Status AddTensors(uint32_t part, std::vector<GgufTensor> tensors);
+  const GgufValue* FindValue(std::string_view key) const;
+  absl::Status MissingKey(std::string_view key) const;
+  absl::Status WrongType(std::string_view key, std::string_view wanted) const;
 
   std::string path_;
-  std::vector<std::string> part_paths_;
-  std::vector<int> fds_;
+  std::vector<InputFile> parts_;
   absl::flat_hash_map<std::string, GgufValue> metadata_;
   std::vector<GgufTensor> tensors_;
   absl::flat_hash_map<std::string, size_t> tensor_index_;

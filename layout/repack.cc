@@ -1,0 +1,316 @@
+#include "layout/repack.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "io/atomic_file.h"
+#include "io/status.h"
+#include "layout/sluice_writer.h"
+
+namespace sluice {
+namespace {
+
+// Floats of the transposed slab of down columns that is held at once.
+constexpr size_t kSlabFloats = 12 << 20;
+// One row in this many is decoded again to measure the error of packing.
+constexpr uint32_t kErrorSample = 16;
+
+WeightType ResidentTypeFor(SourceType source) {
+  switch (source) {
+    case SourceType::kF32:
+      return WeightType::kF32;
+    case SourceType::kF16:
+    case SourceType::kBF16:
+      return WeightType::kF16;
+    case SourceType::kQ4_0:
+      return WeightType::kQ4;
+    default:
+      return WeightType::kQ8;
+  }
+}
+
+// FFN weights are most of a model: every 4-bit source stays at 4 bits.
+WeightType BundleTypeFor(SourceType source) {
+  const bool four_bits =
+      source == SourceType::kQ4_0 || source == SourceType::kQ4_1 || source == SourceType::kQ4_K;
+  return four_bits ? WeightType::kQ4 : ResidentTypeFor(source);
+}
+
+std::string TensorName(MatrixRole role, uint32_t layer) {
+  switch (role) {
+    case MatrixRole::kEmbedding:
+      return "token_embd.weight";
+    case MatrixRole::kHead:
+      return "output.weight";
+    case MatrixRole::kQ:
+      return absl::StrFormat("blk.%u.attn_q.weight", layer);
+    case MatrixRole::kK:
+      return absl::StrFormat("blk.%u.attn_k.weight", layer);
+    case MatrixRole::kV:
+      return absl::StrFormat("blk.%u.attn_v.weight", layer);
+    case MatrixRole::kO:
+      return absl::StrFormat("blk.%u.attn_output.weight", layer);
+    case MatrixRole::kGate:
+      return absl::StrFormat("blk.%u.ffn_gate.weight", layer);
+  }
+  return "";
+}
+
+// Relative root-mean-square error over the sampled rows.
+class ErrorMeter {
+ public:
+  void Add(WeightType type, std::span<const float> exact, std::span<const std::byte> packed) {
+    decoded_.resize(exact.size());
+    DecodeRow(type, packed, decoded_);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      const double e = static_cast<double>(decoded_[i]) - exact[i];
+      error_ += e * e;
+      norm_ += static_cast<double>(exact[i]) * exact[i];
+    }
+  }
+  float Relative() const { return norm_ > 0 ? static_cast<float>(std::sqrt(error_ / norm_)) : 0; }
+
+ private:
+  std::vector<float> decoded_;
+  double error_ = 0, norm_ = 0;
+};
+
+// Rows of a source tensor as floats.
+class RowReader {
+ public:
+  RowReader(const ModelSource& source, const SourceTensor& tensor)
+      : source_(source), tensor_(tensor) {}
+
+  // Elements [begin, end) of `row`; both are rounded outwards to whole blocks by the caller.
+  absl::Status Read(uint64_t row, uint64_t begin, uint64_t end, std::span<float> dst) {
+    const uint64_t block = BlockElements(tensor_.type);
+    const uint64_t first = (row * tensor_.shape.back() + begin) / block * BlockBytes(tensor_.type);
+    raw_.resize((end - begin) / block * BlockBytes(tensor_.type));
+    SLUICE_RETURN_IF_ERROR(source_.ReadTensor(tensor_, first, raw_));
+    DecodeSource(tensor_.type, raw_, dst);
+    return absl::OkStatus();
+  }
+  // Whole rows, consecutive.
+  absl::Status ReadRows(uint64_t row, uint64_t count, std::span<float> dst) {
+    return Read(row, 0, count * tensor_.shape.back(), dst);
+  }
+
+ private:
+  const ModelSource& source_;
+  const SourceTensor& tensor_;
+  std::vector<std::byte> raw_;
+};
+
+class Repacker {
+ public:
+  Repacker(const ModelSource& source, const RepackOptions& options, SluiceWriter& writer)
+      : source_(source), options_(options), config_(source.config()), writer_(writer) {
+    for (const MatrixEntry& m : writer.directory().matrices) total_ += m.n_bytes();
+    total_ += uint64_t{config_.n_layers} * config_.d_ff * writer.directory().bundles.stride;
+  }
+
+  absl::Status WriteMatrices() {
+    const auto& matrices = writer_.directory().matrices;
+    for (uint32_t i = 0; i < matrices.size(); ++i) {
+      SLUICE_RETURN_IF_ERROR(WriteMatrix(i));
+      if (matrices[i].role == MatrixRole::kGate) {
+        SLUICE_RETURN_IF_ERROR(WriteBundles(matrices[i].layer));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<float>> ReadVectors() {
+    std::vector<float> out;
+    out.reserve(VectorCount(config_));
+    for (uint32_t l = 0; l < config_.n_layers; ++l) {
+      SLUICE_RETURN_IF_ERROR(AppendVector(absl::StrFormat("blk.%u.attn_norm.weight", l), out));
+      SLUICE_RETURN_IF_ERROR(AppendVector(absl::StrFormat("blk.%u.ffn_norm.weight", l), out));
+      if (!config_.qkv_bias) continue;
+      for (const char* name : {"q", "k", "v"}) {
+        SLUICE_RETURN_IF_ERROR(AppendVector(absl::StrFormat("blk.%u.attn_%s.bias", l, name), out));
+      }
+    }
+    SLUICE_RETURN_IF_ERROR(AppendVector("output_norm.weight", out));
+    if (source_.Find("rope_freqs.weight") != nullptr) {
+      SLUICE_RETURN_IF_ERROR(AppendVector("rope_freqs.weight", out));
+    } else {
+      out.resize(out.size() + config_.head_dim / 2, 1.0f);
+    }
+    if (out.size() != VectorCount(config_)) {
+      return absl::InternalError("norms and biases do not have the sizes of the config");
+    }
+    return out;
+  }
+
+  void FillErrors(Provenance& p) const {
+    p.resident_error = resident_error_.Relative();
+    p.gate_error = gate_error_.Relative();
+    p.up_error = up_error_.Relative();
+    p.down_error = down_error_.Relative();
+  }
+
+ private:
+  absl::Status AppendVector(const std::string& name, std::vector<float>& out) {
+    const SourceTensor* tensor = source_.Find(name);
+    if (tensor == nullptr) return absl::InternalError(name + " is missing");
+    const size_t at = out.size();
+    out.resize(at + tensor->shape.back());
+    return RowReader(source_, *tensor).ReadRows(0, 1, std::span(out).subspan(at));
+  }
+
+  absl::StatusOr<const SourceTensor*> FindMatrix(const std::string& name) {
+    const SourceTensor* tensor = source_.Find(name);
+    if (tensor == nullptr) {
+      return absl::NotFoundError(absl::StrFormat("%s: tensor %s is missing", source_.path(), name));
+    }
+    return tensor;
+  }
+
+  absl::Status WriteMatrix(uint32_t index) {
+    const MatrixEntry& m = writer_.directory().matrices[index];
+    SLUICE_ASSIGN_OR_RETURN(const SourceTensor* tensor, FindMatrix(TensorName(m.role, m.layer)));
+    RowReader reader(source_, *tensor);
+    ErrorMeter& error = m.role == MatrixRole::kGate ? gate_error_ : resident_error_;
+    std::vector<float> rows(size_t{m.rows_per_tile} * m.columns);
+    std::vector<std::byte> packed(m.rows_per_tile * m.row_bytes());
+    for (uint32_t t = 0; t < m.n_tiles(); ++t) {
+      const uint32_t count = m.rows_in_tile(t);
+      SLUICE_RETURN_IF_ERROR(reader.ReadRows(uint64_t{t} * m.rows_per_tile, count,
+                                             std::span(rows).first(size_t{count} * m.columns)));
+      for (uint32_t r = 0; r < count; ++r) {
+        const auto row = std::span(rows).subspan(size_t{r} * m.columns, m.columns);
+        const auto dst = std::span(packed).subspan(r * m.row_bytes(), m.row_bytes());
+        EncodeRow(m.type, row, dst);
+        if (r % kErrorSample == 0) error.Add(m.type, row, dst);
+      }
+      SLUICE_RETURN_IF_ERROR(
+          writer_.WriteTile(index, t, std::span(packed).first(count * m.row_bytes())));
+      Progress(m.tile_stride);
+    }
+    return absl::OkStatus();
+  }
+
+  // Slab by slab: the down columns of a run of neurons are transposed in memory, then each neuron's
+  // up row is read and its bundle written.
+  absl::Status WriteBundles(uint32_t layer) {
+    SLUICE_ASSIGN_OR_RETURN(const SourceTensor* up,
+                            FindMatrix(absl::StrFormat("blk.%u.ffn_up.weight", layer)));
+    SLUICE_ASSIGN_OR_RETURN(const SourceTensor* down,
+                            FindMatrix(absl::StrFormat("blk.%u.ffn_down.weight", layer)));
+    const BundleLayout& b = writer_.directory().bundles;
+    RowReader up_reader(source_, *up);
+    const uint32_t block = BlockElements(down->type);
+    const auto per_slab =
+        static_cast<uint32_t>(std::max<size_t>(kSlabFloats / b.d_model / block, 1) * block);
+    std::vector<float> up_row(b.d_model);
+    std::vector<std::byte> payload(b.payload_bytes());
+    const auto up_dst = std::span(payload).first(b.down_offset());
+    const auto down_dst = std::span(payload).subspan(b.down_offset());
+    for (uint32_t first = 0; first < b.d_ff; first += per_slab) {
+      const uint32_t count = std::min(per_slab, b.d_ff - first);
+      SLUICE_RETURN_IF_ERROR(TransposeDown(*down, first, count));
+      for (uint32_t i = 0; i < count; ++i) {
+        const uint32_t neuron = first + i;
+        const auto column = std::span<const float>(slab_).subspan(size_t{i} * b.d_model, b.d_model);
+        SLUICE_RETURN_IF_ERROR(up_reader.ReadRows(neuron, 1, up_row));
+        EncodeRow(b.type, up_row, up_dst);
+        EncodeRow(b.type, column, down_dst);
+        if (neuron % kErrorSample == 0) {
+          up_error_.Add(b.type, up_row, up_dst);
+          down_error_.Add(b.type, column, down_dst);
+        }
+        SLUICE_RETURN_IF_ERROR(writer_.WriteBundle(layer, neuron, neuron, payload));
+        Progress(b.stride);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // slab_[i][j] = down[j][first + i].
+  absl::Status TransposeDown(const SourceTensor& down, uint32_t first, uint32_t count) {
+    constexpr uint32_t kRows = 16;  // rows turned together, so that a cache line is filled at once
+    const uint32_t d = config_.d_model;
+    slab_.resize(size_t{count} * d);
+    std::vector<float> rows(size_t{kRows} * count);
+    RowReader reader(source_, down);
+    for (uint32_t j = 0; j < d; j += kRows) {  // d_model is a multiple of 32
+      for (uint32_t r = 0; r < kRows; ++r) {
+        SLUICE_RETURN_IF_ERROR(reader.Read(j + r, first, first + count,
+                                           std::span(rows).subspan(size_t{r} * count, count)));
+      }
+      for (uint32_t i = 0; i < count; ++i) {
+        for (uint32_t r = 0; r < kRows; ++r) slab_[size_t{i} * d + j + r] = rows[r * count + i];
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void Progress(uint64_t bytes) {
+    constexpr uint64_t kStep = 8 << 20;
+    done_ += bytes;
+    if (done_ / kStep != (done_ - bytes) / kStep || done_ == total_) {
+      writer_.FlushBehind();
+      if (options_.progress) options_.progress(done_, total_);
+    }
+  }
+
+  const ModelSource& source_;
+  const RepackOptions& options_;
+  const ModelConfig& config_;
+  SluiceWriter& writer_;
+  std::vector<float> slab_;
+  ErrorMeter resident_error_, gate_error_, up_error_, down_error_;
+  uint64_t done_ = 0, total_ = 0;
+};
+
+std::string SourceTypes(const ModelSource& source) {
+  std::set<std::string> names;
+  for (const SourceTensor& t : source.tensors()) names.emplace(SourceTypeName(t.type));
+  return absl::StrJoin(names, ", ");
+}
+
+}  // namespace
+
+Directory PlanRepack(const ModelSource& source, const RepackOptions& options) {
+  std::array<WeightType, 7> types;
+  for (size_t role = 0; role < types.size(); ++role) {
+    const SourceTensor* t = source.Find(TensorName(static_cast<MatrixRole>(role), 0));
+    const SourceType from = t != nullptr ? t->type : SourceType::kF32;
+    types[role] = options.resident_type.value_or(ResidentTypeFor(from));
+  }
+  const SourceTensor* gate = source.Find(TensorName(MatrixRole::kGate, 0));
+  const WeightType bundle_type = options.type.value_or(BundleTypeFor(gate->type));
+  types[static_cast<size_t>(MatrixRole::kGate)] = bundle_type;
+  return MakeDirectory(source.config(), types, bundle_type, options.block);
+}
+
+absl::StatusOr<RepackReport> Repack(const ModelSource& source, const std::string& out,
+                                    const RepackOptions& options) {
+  if (SameFile(source.path(), out)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: input and output are the same file; choose another name for the output", out));
+  }
+  SLUICE_ASSIGN_OR_RETURN(auto writer, SluiceWriter::Create(out, options.overwrite, source.config(),
+                                                            PlanRepack(source, options)));
+  Repacker repacker(source, options, *writer);
+  SLUICE_RETURN_IF_ERROR(repacker.WriteMatrices());
+  SLUICE_ASSIGN_OR_RETURN(const auto vectors, repacker.ReadVectors());
+  RepackReport report;
+  report.directory = writer->directory();
+  Provenance& p = report.provenance;
+  p.source_name = source.path().substr(source.path().find_last_of('/') + 1);
+  p.source_types = SourceTypes(source);
+  p.writer = "sluice " SLUICE_VERSION;
+  repacker.FillErrors(p);
+  SLUICE_ASSIGN_OR_RETURN(report.file_bytes, writer->Finish(vectors, source.tokenizer(), p));
+  return report;
+}
+
+}  // namespace sluice

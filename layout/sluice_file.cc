@@ -1,0 +1,293 @@
+#include "layout/sluice_file.h"
+
+#include <zstd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "io/status.h"
+#include "io/storage_file.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint32_t kMaxSections = 64;
+constexpr uint64_t kMaxRecord = 1 << 20;  // config, provenance
+constexpr uint64_t kMaxDirectory = 16 << 20;
+constexpr uint64_t kMaxTokenizer = uint64_t{256} << 20;
+// A section may claim this many bytes whatever it is packed in; beyond, at most kMaxRatio times the
+// packed size, so that a small file cannot take much memory.
+constexpr uint64_t kFreeBytes = 16 << 20;
+constexpr uint64_t kMaxRatio = 256;
+
+constexpr SectionKind kAllSections[] = {SectionKind::kConfig,    SectionKind::kTokenizer,
+                                        SectionKind::kDirectory, SectionKind::kVectors,
+                                        SectionKind::kTileSums,  SectionKind::kBundleSums,
+                                        SectionKind::kProvenance};
+
+std::string_view SectionName(SectionKind kind) {
+  constexpr std::string_view kNames[] = {
+      "?",       "config",         "tokenizer",        "directory",
+      "vectors", "tile checksums", "bundle checksums", "provenance"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+// What a file that is not ours is, for a message that tells what to do.
+absl::Status WrongMagic(std::span<const std::byte> header) {
+  if (std::memcmp(header.data(), "GGUF", 4) == 0) {
+    return absl::InvalidArgumentError(
+        "is a GGUF file; make a .sluice file of it first: sluice repack IN.gguf OUT.sluice");
+  }
+  return absl::InvalidArgumentError(
+      "is not a .sluice file (wrong magic); make one with sluice repack");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SluiceFile>> SluiceFile::Open(const std::string& path) {
+  SLUICE_ASSIGN_OR_RETURN(auto storage, StorageFile::Open(path, DirectMode::kOff, 512));
+  auto file = std::unique_ptr<SluiceFile>(new SluiceFile);
+  file->path_ = path;
+  file->file_size_ = storage->size();
+  std::vector<std::byte> header(std::min<uint64_t>(kHeaderBytes, storage->size()));
+  SLUICE_RETURN_IF_ERROR(storage->ReadExactly(0, header));
+  SLUICE_RETURN_IF_ERROR(Annotate(file->ReadHeader(header), path));
+  SLUICE_RETURN_IF_ERROR(
+      Annotate(file->ReadSectionTable(LoadLe<uint64_t>(&header[40]), LoadLe<uint32_t>(&header[48]),
+                                      LoadLe<uint64_t>(&header[56])),
+               path));
+  SLUICE_RETURN_IF_ERROR(Annotate(file->ReadRecords(), path));
+  SLUICE_RETURN_IF_ERROR(Annotate(file->ReadSums(), path));
+  return file;
+}
+
+absl::Status SluiceFile::ReadHeader(std::span<const std::byte> header) {
+  if (header.size() < 8 || std::memcmp(header.data(), kSluiceMagic, 8) != 0) {
+    return header.size() < 8 ? absl::DataLossError("is too short to be a .sluice file")
+                             : WrongMagic(header);
+  }
+  if (header.size() < kHeaderBytes) {
+    return absl::DataLossError("header is cut short; copy the file again");
+  }
+  const auto major = LoadLe<uint16_t>(&header[8]);
+  if (major > kSluiceMajor) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "has format version %u; this program reads up to %u: update sluice", major, kSluiceMajor));
+  }
+  if (LoadLe<uint64_t>(&header[kHeaderBytes - 8]) != Checksum64(header.first(kHeaderBytes - 8))) {
+    return absl::DataLossError("header checksum does not match; copy or repack the file again");
+  }
+  features_ = LoadLe<uint64_t>(&header[16]);
+  if ((features_ & ~kKnownIncompatible) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("needs features 0x%x that this program does not know: update sluice",
+                        features_ & ~kKnownIncompatible));
+  }
+  const auto size = LoadLe<uint64_t>(&header[32]);
+  if (size != file_size_) {
+    return absl::DataLossError(absl::StrFormat(
+        "has %u bytes; its header says %u: the copy is incomplete or damaged, copy it again",
+        file_size_, size));
+  }
+  model_id_ = LoadLe<uint64_t>(&header[64]);
+  return absl::OkStatus();
+}
+
+absl::Status SluiceFile::ReadSectionTable(uint64_t offset, uint32_t count, uint64_t checksum) {
+  const uint64_t bytes = static_cast<uint64_t>(count) * kSectionEntryBytes;
+  if (count > kMaxSections || offset > file_size_ || bytes > file_size_ - offset) {
+    return absl::DataLossError(
+        absl::StrFormat("section table of %u entries at %u is outside the file", count, offset));
+  }
+  SLUICE_ASSIGN_OR_RETURN(auto storage, StorageFile::Open(path_, DirectMode::kOff, 512));
+  std::vector<std::byte> table(bytes);
+  SLUICE_RETURN_IF_ERROR(storage->ReadExactly(offset, table));
+  if (Checksum64(table) != checksum) {
+    return absl::DataLossError("section table checksum does not match");
+  }
+  std::array<bool, 8> seen = {};
+  for (uint32_t i = 0; i < count; ++i) {
+    const std::byte* entry = &table[i * kSectionEntryBytes];
+    const auto kind = LoadLe<uint32_t>(entry);
+    if (kind == 0 || kind >= sections_.size()) continue;
+    if (std::exchange(seen[kind], true)) {
+      return absl::DataLossError(
+          absl::StrFormat("section table has two sections of kind %u", kind));
+    }
+    Section& s = sections_[kind];
+    s.offset = LoadLe<uint64_t>(entry + 8);
+    s.stored_bytes = LoadLe<uint64_t>(entry + 16);
+    s.raw_bytes = LoadLe<uint64_t>(entry + 24);
+    s.checksum = LoadLe<uint64_t>(entry + 32);
+    if (s.offset > file_size_ || s.stored_bytes > file_size_ - s.offset) {
+      return absl::DataLossError(absl::StrFormat("%s section is outside the file",
+                                                 SectionName(static_cast<SectionKind>(kind))));
+    }
+  }
+  for (const SectionKind kind : kAllSections) {
+    if (!seen[static_cast<size_t>(kind)]) {
+      return absl::DataLossError(absl::StrFormat("has no %s section", SectionName(kind)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::byte>> SluiceFile::ReadSection(SectionKind kind,
+                                                               uint64_t max_raw) const {
+  const Section& s = section(kind);
+  const auto name = SectionName(kind);
+  if (s.raw_bytes > max_raw || s.stored_bytes > ZSTD_compressBound(s.raw_bytes) ||
+      (s.raw_bytes > kFreeBytes && s.raw_bytes / kMaxRatio > s.stored_bytes)) {
+    return absl::DataLossError(absl::StrFormat("%s section claims %u bytes packed in %u", name,
+                                               s.raw_bytes, s.stored_bytes));
+  }
+  SLUICE_ASSIGN_OR_RETURN(auto storage, StorageFile::Open(path_, DirectMode::kOff, 512));
+  std::vector<std::byte> stored(s.stored_bytes);
+  SLUICE_RETURN_IF_ERROR(storage->ReadExactly(s.offset, stored));
+  if (Checksum64(stored) != s.checksum) {
+    return absl::DataLossError(
+        absl::StrFormat("%s section checksum does not match; copy or repack the file again", name));
+  }
+  if (ZSTD_getFrameContentSize(stored.data(), stored.size()) != s.raw_bytes) {
+    return absl::DataLossError(absl::StrFormat("%s section has another size than it claims", name));
+  }
+  std::vector<std::byte> raw(s.raw_bytes);
+  const size_t n = ZSTD_decompress(raw.data(), raw.size(), stored.data(), stored.size());
+  if (ZSTD_isError(n) || n != raw.size()) {
+    return absl::DataLossError(absl::StrFormat("%s section does not decompress", name));
+  }
+  return raw;
+}
+
+absl::Status SluiceFile::ReadRecords() {
+  SLUICE_ASSIGN_OR_RETURN(const auto config, ReadSection(SectionKind::kConfig, kMaxRecord));
+  ByteReader config_reader(config);
+  SLUICE_ASSIGN_OR_RETURN(config_, ReadConfig(config_reader));
+  SLUICE_ASSIGN_OR_RETURN(const auto directory,
+                          ReadSection(SectionKind::kDirectory, kMaxDirectory));
+  ByteReader directory_reader(directory);
+  SLUICE_ASSIGN_OR_RETURN(directory_, ReadDirectory(directory_reader));
+  SLUICE_RETURN_IF_ERROR(ValidateDirectory(directory_, config_, file_size_));
+  SLUICE_ASSIGN_OR_RETURN(const auto provenance, ReadSection(SectionKind::kProvenance, kMaxRecord));
+  ByteReader provenance_reader(provenance);
+  SLUICE_ASSIGN_OR_RETURN(provenance_, ReadProvenance(provenance_reader));
+  return absl::OkStatus();
+}
+
+absl::Status SluiceFile::ReadSums() {
+  const auto load = [this](SectionKind kind, uint64_t count, auto& out) -> absl::Status {
+    const uint64_t bytes = count * sizeof(out[0]);
+    SLUICE_ASSIGN_OR_RETURN(const auto raw, ReadSection(kind, bytes));
+    if (raw.size() != bytes) {
+      return absl::DataLossError(absl::StrFormat("%s section has %u bytes; the config asks for %u",
+                                                 SectionName(kind), raw.size(), bytes));
+    }
+    out.resize(count);
+    std::memcpy(out.data(), raw.data(), bytes);
+    return absl::OkStatus();
+  };
+  uint64_t n_tiles = 0;
+  for (const MatrixEntry& m : directory_.matrices) {
+    first_tile_sum_.push_back(n_tiles);
+    n_tiles += m.n_tiles();
+  }
+  SLUICE_RETURN_IF_ERROR(load(SectionKind::kVectors, VectorCount(config_), vectors_));
+  SLUICE_RETURN_IF_ERROR(load(SectionKind::kTileSums, n_tiles, tile_sums_));
+  SLUICE_RETURN_IF_ERROR(
+      load(SectionKind::kBundleSums, 2 * uint64_t{config_.n_layers} * config_.d_ff, bundle_sums_));
+  std::vector<bool> seen(config_.d_ff);
+  for (uint32_t l = 0; l < config_.n_layers; ++l) {
+    seen.assign(config_.d_ff, false);
+    for (uint32_t p = 0; p < config_.d_ff; ++p) {
+      const uint32_t neuron = NeuronAt(l, p);
+      if (neuron >= config_.d_ff || seen[neuron]) {
+        return absl::DataLossError(
+            absl::StrFormat("neuron order of layer %u is not a permutation", l));
+      }
+      seen[neuron] = true;
+    }
+  }
+  return absl::OkStatus();
+}
+
+uint32_t SluiceFile::MatrixIndex(MatrixRole role, uint32_t layer) const {
+  // The order that ValidateDirectory has checked: embedding, Q K V O by layer, head, gates.
+  const uint32_t after_layers = 1 + 4 * config_.n_layers;
+  switch (role) {
+    case MatrixRole::kEmbedding:
+      return 0;
+    case MatrixRole::kQ:
+    case MatrixRole::kK:
+    case MatrixRole::kV:
+    case MatrixRole::kO:
+      return 1 + 4 * layer + static_cast<uint32_t>(role) - static_cast<uint32_t>(MatrixRole::kQ);
+    case MatrixRole::kHead:
+      return config_.tied_head ? 0 : after_layers;
+    case MatrixRole::kGate:
+      return after_layers + (config_.tied_head ? 0 : 1) + layer;
+  }
+  return 0;
+}
+
+size_t SluiceFile::LayerVectors(uint32_t layer) const {
+  const size_t bias = config_.qkv_bias ? config_.q_dim() + 2 * config_.kv_dim() : 0;
+  return layer * (2 * size_t{config_.d_model} + bias);
+}
+
+std::span<const float> SluiceFile::attention_norm(uint32_t layer) const {
+  return {&vectors_[LayerVectors(layer)], config_.d_model};
+}
+std::span<const float> SluiceFile::ffn_norm(uint32_t layer) const {
+  return {&vectors_[LayerVectors(layer) + config_.d_model], config_.d_model};
+}
+std::span<const float> SluiceFile::q_bias(uint32_t layer) const {
+  if (!config_.qkv_bias) return {};
+  return {&vectors_[LayerVectors(layer) + 2 * size_t{config_.d_model}], config_.q_dim()};
+}
+std::span<const float> SluiceFile::k_bias(uint32_t layer) const {
+  if (!config_.qkv_bias) return {};
+  return {q_bias(layer).data() + config_.q_dim(), config_.kv_dim()};
+}
+std::span<const float> SluiceFile::v_bias(uint32_t layer) const {
+  if (!config_.qkv_bias) return {};
+  return {k_bias(layer).data() + config_.kv_dim(), config_.kv_dim()};
+}
+std::span<const float> SluiceFile::output_norm() const {
+  return {&vectors_[LayerVectors(config_.n_layers)], config_.d_model};
+}
+std::span<const float> SluiceFile::rope_divisors() const {
+  return {output_norm().data() + config_.d_model, config_.head_dim / 2};
+}
+
+bool SluiceFile::TileIsIntact(uint32_t matrix, uint32_t tile,
+                              std::span<const std::byte> rows) const {
+  return Checksum32(rows, MatrixSeed(matrix, tile)) == tile_sums_[first_tile_sum_[matrix] + tile];
+}
+
+bool SluiceFile::BundleIsIntact(uint32_t layer, uint32_t position,
+                                std::span<const std::byte> payload) const {
+  return Checksum32(payload, BundleSeed(layer, NeuronAt(layer, position))) ==
+         bundle_sums_[BundleSumsBase(layer) + config_.d_ff + position];
+}
+
+absl::StatusOr<TokenizerData> SluiceFile::LoadTokenizer() const {
+  SLUICE_ASSIGN_OR_RETURN(const auto raw, ReadSection(SectionKind::kTokenizer, kMaxTokenizer));
+  ByteReader reader(raw);
+  auto data = ReadTokenizer(reader);
+  if (!data.ok()) return Annotate(data.status(), path_ + ": tokenizer");
+  if (data->tokens.size() != config_.vocab_size) {
+    return absl::DataLossError(absl::StrFormat("%s: tokenizer has %u tokens, the model %u", path_,
+                                               data->tokens.size(), config_.vocab_size));
+  }
+  return data;
+}
+
+size_t SluiceFile::memory_bytes() const {
+  return vectors_.capacity() * sizeof(float) +
+         (tile_sums_.capacity() + bundle_sums_.capacity()) * sizeof(uint32_t) +
+         directory_.matrices.capacity() * sizeof(MatrixEntry);
+}
+
+}  // namespace sluice

@@ -1,0 +1,100 @@
+// Reader of the small parts of a `.sluice` file: header, config, directory, vectors, checksums. The
+// big regions are read by the runtime through io/, and checked with the checksums kept here.
+//
+// Nothing from the file is trusted before it is checked. Immutable after Open; thread-safe.
+#ifndef SLUICE_LAYOUT_SLUICE_FILE_H_
+#define SLUICE_LAYOUT_SLUICE_FILE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "layout/sluice_format.h"
+#include "layout/tokenizer_data.h"
+
+namespace sluice {
+
+struct Section {
+  uint64_t offset = 0;
+  uint64_t stored_bytes = 0;
+  uint64_t raw_bytes = 0;
+  uint64_t checksum = 0;
+};
+
+class SluiceFile {
+ public:
+  // DataLoss for a truncated or damaged file, FailedPrecondition for a newer format,
+  // InvalidArgument for a file of another kind (a GGUF is told to repack first). Messages name the
+  // file.
+  static absl::StatusOr<std::unique_ptr<SluiceFile>> Open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  uint64_t file_size() const { return file_size_; }
+  uint64_t model_id() const { return model_id_; }
+  const ModelConfig& config() const { return config_; }
+  const Directory& directory() const { return directory_; }
+  const BundleLayout& bundles() const { return directory_.bundles; }
+  const Provenance& provenance() const { return provenance_; }
+  const Section& section(SectionKind kind) const { return sections_[static_cast<size_t>(kind)]; }
+
+  // Index into directory().matrices. The head of a tied model is the embedding.
+  uint32_t MatrixIndex(MatrixRole role, uint32_t layer) const;
+  const MatrixEntry& matrix(uint32_t index) const { return directory_.matrices[index]; }
+
+  // Views into the vectors section.
+  std::span<const float> attention_norm(uint32_t layer) const;
+  std::span<const float> ffn_norm(uint32_t layer) const;
+  std::span<const float> q_bias(uint32_t layer) const;  // empty without qkv_bias
+  std::span<const float> k_bias(uint32_t layer) const;
+  std::span<const float> v_bias(uint32_t layer) const;
+  std::span<const float> output_norm() const;
+  std::span<const float> rope_divisors() const;  // [head_dim/2]
+
+  // The neuron at a position of a layer: its index in the source model.
+  uint32_t NeuronAt(uint32_t layer, uint32_t position) const {
+    return bundle_sums_[BundleSumsBase(layer) + position];
+  }
+  // `rows` are the bytes of the rows of the tile, without padding.
+  bool TileIsIntact(uint32_t matrix, uint32_t tile, std::span<const std::byte> rows) const;
+  // `payload` is the bytes from the up row to the end of the down column.
+  bool BundleIsIntact(uint32_t layer, uint32_t position, std::span<const std::byte> payload) const;
+
+  // Not kept: the caller turns it into a tokenizer and drops it.
+  absl::StatusOr<TokenizerData> LoadTokenizer() const;
+
+  // DRAM that this object holds.
+  size_t memory_bytes() const;
+
+ private:
+  SluiceFile() = default;
+
+  absl::Status ReadHeader(std::span<const std::byte> header);
+  absl::Status ReadSectionTable(uint64_t offset, uint32_t count, uint64_t checksum);
+  absl::StatusOr<std::vector<std::byte>> ReadSection(SectionKind kind, uint64_t max_raw) const;
+  absl::Status ReadRecords();
+  absl::Status ReadSums();
+  size_t BundleSumsBase(uint32_t layer) const { return 2 * size_t{layer} * config_.d_ff; }
+  size_t LayerVectors(uint32_t layer) const;
+
+  std::string path_;
+  uint64_t file_size_ = 0;
+  uint64_t model_id_ = 0;
+  uint64_t features_ = 0;
+  std::array<Section, 8> sections_ = {};
+  ModelConfig config_;
+  Directory directory_;
+  Provenance provenance_;
+  std::vector<float> vectors_;
+  std::vector<uint32_t> tile_sums_;
+  std::vector<size_t> first_tile_sum_;  // by matrix
+  std::vector<uint32_t> bundle_sums_;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_LAYOUT_SLUICE_FILE_H_

@@ -1,0 +1,306 @@
+#include "layout/sluice_format.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "io/status.h"
+// Header-only use: XXH3 is the checksum of the format.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace sluice {
+namespace {
+
+constexpr uint32_t kDirectoryVersion = 1;
+constexpr uint32_t kProvenanceVersion = 1;
+constexpr uint32_t kMaxBlock = 64 * 1024;
+
+constexpr uint64_t RoundUp(uint64_t v, uint64_t multiple) {
+  return (v + multiple - 1) / multiple * multiple;
+}
+
+uint32_t ChooseBlock(uint64_t payload) {
+  return RoundUp(payload, 4096) * 4 <= payload * 5 ? 4096 : 512;
+}
+
+// Rows and columns that a role must have.
+std::pair<uint32_t, uint32_t> ShapeOf(MatrixRole role, const ModelConfig& c) {
+  switch (role) {
+    case MatrixRole::kEmbedding:
+    case MatrixRole::kHead:
+      return {c.vocab_size, c.d_model};
+    case MatrixRole::kQ:
+      return {c.q_dim(), c.d_model};
+    case MatrixRole::kK:
+    case MatrixRole::kV:
+      return {c.kv_dim(), c.d_model};
+    case MatrixRole::kO:
+      return {c.d_model, c.q_dim()};
+    case MatrixRole::kGate:
+      return {c.d_ff, c.d_model};
+  }
+  return {0, 0};
+}
+
+// The roles and layers of a model's matrices in file order.
+std::vector<std::pair<MatrixRole, uint32_t>> MatrixOrder(const ModelConfig& c) {
+  std::vector<std::pair<MatrixRole, uint32_t>> order = {{MatrixRole::kEmbedding, 0}};
+  for (uint32_t l = 0; l < c.n_layers; ++l) {
+    for (const MatrixRole r : {MatrixRole::kQ, MatrixRole::kK, MatrixRole::kV, MatrixRole::kO}) {
+      order.emplace_back(r, l);
+    }
+  }
+  if (!c.tied_head) order.emplace_back(MatrixRole::kHead, 0);
+  for (uint32_t l = 0; l < c.n_layers; ++l) order.emplace_back(MatrixRole::kGate, l);
+  return order;
+}
+
+MatrixEntry MakeMatrix(MatrixRole role, uint32_t layer, WeightType type, const ModelConfig& config,
+                       uint32_t block) {
+  MatrixEntry m;
+  m.role = role;
+  m.layer = layer;
+  m.type = type;
+  std::tie(m.rows, m.columns) = ShapeOf(role, config);
+  const uint64_t row = m.row_bytes();
+  m.rows_per_tile = static_cast<uint32_t>(std::clamp<uint64_t>(kTileTarget / row, 1, m.rows));
+  m.tile_stride = static_cast<uint32_t>(RoundUp(m.rows_per_tile * row, block));
+  return m;
+}
+
+struct Region {
+  uint64_t begin, end;
+  std::string name;
+};
+
+absl::Status CheckRegions(std::vector<Region> regions, uint64_t file_size) {
+  std::sort(regions.begin(), regions.end(),
+            [](const Region& a, const Region& b) { return a.begin < b.begin; });
+  uint64_t end = kHeaderBytes;
+  std::string before = "the header";
+  for (const Region& r : regions) {
+    if (r.begin < end) {
+      return absl::DataLossError(absl::StrFormat("%s begins at %u, inside %s, which ends at %u",
+                                                 r.name, r.begin, before, end));
+    }
+    if (r.end > file_size) {
+      return absl::DataLossError(
+          absl::StrFormat("%s ends at %u, beyond the file's %u bytes", r.name, r.end, file_size));
+    }
+    end = r.end;
+    before = r.name;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckMatrix(const MatrixEntry& m, MatrixRole role, uint32_t layer,
+                         const ModelConfig& config, uint32_t block, const std::string& name) {
+  const auto [rows, columns] = ShapeOf(role, config);
+  if (m.role != role || m.layer != layer || m.rows != rows || m.columns != columns) {
+    return absl::DataLossError(
+        absl::StrFormat("%s: entry is %s of layer %u, %u x %u; the config "
+                        "asks for %u x %u",
+                        name, MatrixRoleName(m.role), m.layer, m.rows, m.columns, rows, columns));
+  }
+  const uint64_t payload = static_cast<uint64_t>(m.rows_per_tile) * m.row_bytes();
+  if (m.rows_per_tile == 0 || m.rows_per_tile > m.rows || m.tile_stride % block != 0 ||
+      m.tile_stride < payload || m.tile_stride - payload >= block || m.offset % block != 0) {
+    return absl::DataLossError(
+        absl::StrFormat("%s: tiles of %u rows with a stride of %u bytes at offset %u are not valid",
+                        name, m.rows_per_tile, m.tile_stride, m.offset));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBundles(const BundleLayout& b, const ModelConfig& config) {
+  if (b.block < 512 || b.block > kMaxBlock || !std::has_single_bit(b.block)) {
+    return absl::DataLossError(absl::StrFormat("block size %u is not valid", b.block));
+  }
+  if (b.d_model != config.d_model || b.d_ff != config.d_ff ||
+      b.layer_offsets.size() != config.n_layers) {
+    return absl::DataLossError("bundle layout does not fit the config");
+  }
+  if (b.stride % b.block != 0 || b.stride < b.payload_bytes() ||
+      b.stride - b.payload_bytes() >= b.block) {
+    return absl::DataLossError(absl::StrFormat("bundle stride %u is not valid", b.stride));
+  }
+  if (b.blob_bytes == 0 || b.blob_bytes % kBlobAlignment != 0 ||
+      b.blob_bytes >= b.stride + kBlobAlignment || b.bundles_per_blob == 0 ||
+      static_cast<uint64_t>(b.bundles_per_blob) * b.stride > b.blob_bytes) {
+    return absl::DataLossError(absl::StrFormat("blobs of %u bytes with %u bundles are not valid",
+                                               b.blob_bytes, b.bundles_per_blob));
+  }
+  for (const uint64_t offset : b.layer_offsets) {
+    if (offset % kBlobAlignment != 0) {
+      return absl::DataLossError(absl::StrFormat("blobs at %u are not 512 KiB-aligned", offset));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+uint64_t Checksum64(std::span<const std::byte> bytes, uint64_t seed) {
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+}
+
+std::string_view MatrixRoleName(MatrixRole role) {
+  constexpr std::string_view kNames[] = {"embedding", "q", "k", "v", "o", "gate", "head"};
+  const auto i = static_cast<size_t>(role);
+  return i < std::size(kNames) ? kNames[i] : "?";
+}
+
+Directory MakeDirectory(const ModelConfig& config, std::span<const WeightType, 7> resident_types,
+                        WeightType bundle_type, uint32_t block) {
+  Directory d;
+  BundleLayout& b = d.bundles;
+  b.type = bundle_type;
+  b.d_model = config.d_model;
+  b.d_ff = config.d_ff;
+  b.block = block != 0 ? block : ChooseBlock(b.payload_bytes());
+  b.stride = static_cast<uint32_t>(RoundUp(b.payload_bytes(), b.block));
+  b.blob_bytes = RoundUp(b.stride, kBlobAlignment);
+  b.bundles_per_blob = static_cast<uint32_t>(b.blob_bytes / b.stride);
+  uint64_t at = kHeaderBytes;
+  for (const auto& [role, layer] : MatrixOrder(config)) {
+    MatrixEntry m =
+        MakeMatrix(role, layer, resident_types[static_cast<size_t>(role)], config, b.block);
+    at = RoundUp(at, b.block);
+    m.offset = at;
+    at += m.n_bytes();
+    if (role == MatrixRole::kGate) {  // the layer's blobs follow its gate matrix
+      at = RoundUp(at, kBlobAlignment);
+      b.layer_offsets.push_back(at);
+      at += b.layer_bytes();
+    }
+    d.matrices.push_back(m);
+  }
+  return d;
+}
+
+uint64_t DirectoryEnd(const Directory& d) {
+  return d.bundles.layer_offsets.back() + d.bundles.layer_bytes();
+}
+
+absl::Status ValidateDirectory(const Directory& d, const ModelConfig& config, uint64_t file_size) {
+  SLUICE_RETURN_IF_ERROR(CheckBundles(d.bundles, config));
+  const auto order = MatrixOrder(config);
+  if (d.matrices.size() != order.size()) {
+    return absl::DataLossError(absl::StrFormat("directory has %u matrices; the config asks for %u",
+                                               d.matrices.size(), order.size()));
+  }
+  // Offsets are below 2^63 here (ReadDirectory), and every size below is under 2^45, so no sum
+  // wraps.
+  std::vector<Region> regions;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto [role, layer] = order[i];
+    const MatrixEntry& m = d.matrices[i];
+    std::string name = absl::StrFormat("matrix %s of layer %u", MatrixRoleName(role), layer);
+    SLUICE_RETURN_IF_ERROR(CheckMatrix(m, role, layer, config, d.bundles.block, name));
+    regions.push_back({m.offset, m.offset + m.n_bytes(), std::move(name)});
+  }
+  for (uint32_t l = 0; l < config.n_layers; ++l) {
+    const uint64_t begin = d.bundles.layer_offsets[l];
+    regions.push_back(
+        {begin, begin + d.bundles.layer_bytes(), absl::StrFormat("blobs of layer %u", l)});
+  }
+  return CheckRegions(std::move(regions), file_size);
+}
+
+uint64_t VectorCount(const ModelConfig& c) {
+  const uint64_t bias = c.qkv_bias ? c.q_dim() + 2 * c.kv_dim() : 0;
+  return c.n_layers * (2 * static_cast<uint64_t>(c.d_model) + bias) + c.d_model + c.head_dim / 2;
+}
+
+void WriteDirectory(const Directory& d, ByteWriter& out) {
+  out.Put<uint32_t>(kDirectoryVersion);
+  const BundleLayout& b = d.bundles;
+  out.Put<uint8_t>(static_cast<uint8_t>(b.type));
+  for (const uint32_t v : {b.block, b.stride, b.bundles_per_blob, b.d_model, b.d_ff}) {
+    out.Put<uint32_t>(v);
+  }
+  out.Put<uint64_t>(b.blob_bytes);
+  out.Put<uint32_t>(static_cast<uint32_t>(b.layer_offsets.size()));
+  for (const uint64_t offset : b.layer_offsets) out.Put<uint64_t>(offset);
+  out.Put<uint32_t>(static_cast<uint32_t>(d.matrices.size()));
+  for (const MatrixEntry& m : d.matrices) {
+    out.Put<uint8_t>(static_cast<uint8_t>(m.role));
+    out.Put<uint8_t>(static_cast<uint8_t>(m.type));
+    for (const uint32_t v : {m.layer, m.rows, m.columns, m.rows_per_tile, m.tile_stride}) {
+      out.Put<uint32_t>(v);
+    }
+    out.Put<uint64_t>(m.offset);
+  }
+}
+
+absl::StatusOr<Directory> ReadDirectory(ByteReader& in) {
+  constexpr uint8_t kLastType = static_cast<uint8_t>(WeightType::kQ4);
+  constexpr uint64_t kMaxOffset = uint64_t{1} << 62;
+  if (in.Get<uint32_t>() != kDirectoryVersion) {
+    return absl::FailedPreconditionError("directory record has another version");
+  }
+  Directory d;
+  BundleLayout& b = d.bundles;
+  bool valid = true;
+  const auto bundle_type = in.Get<uint8_t>();
+  valid &= bundle_type <= kLastType;
+  b.type = static_cast<WeightType>(bundle_type);
+  for (uint32_t* v : {&b.block, &b.stride, &b.bundles_per_blob, &b.d_model, &b.d_ff}) {
+    *v = in.Get<uint32_t>();
+  }
+  b.blob_bytes = in.Get<uint64_t>();
+  const auto n_layers = in.Get<uint32_t>();
+  if (n_layers > in.remaining() / 8) return absl::DataLossError("directory record is cut short");
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    b.layer_offsets.push_back(in.Get<uint64_t>());
+    valid &= b.layer_offsets.back() < kMaxOffset;
+  }
+  const auto n_matrices = in.Get<uint32_t>();
+  if (n_matrices > in.remaining() / 30) return absl::DataLossError("directory record is cut short");
+  for (uint32_t i = 0; i < n_matrices; ++i) {
+    MatrixEntry m;
+    const auto role = in.Get<uint8_t>();
+    const auto type = in.Get<uint8_t>();
+    valid &= role <= static_cast<uint8_t>(MatrixRole::kHead) && type <= kLastType;
+    m.role = static_cast<MatrixRole>(role);
+    m.type = static_cast<WeightType>(type);
+    for (uint32_t* v : {&m.layer, &m.rows, &m.columns, &m.rows_per_tile, &m.tile_stride}) {
+      *v = in.Get<uint32_t>();
+    }
+    m.offset = in.Get<uint64_t>();
+    valid &= m.offset < kMaxOffset;
+    d.matrices.push_back(m);
+  }
+  if (!in.ok()) return absl::DataLossError("directory record is cut short");
+  if (!valid) return absl::DataLossError("directory record: unknown type or wild offset");
+  return d;
+}
+
+void WriteProvenance(const Provenance& p, ByteWriter& out) {
+  out.Put<uint32_t>(kProvenanceVersion);
+  out.PutString(p.source_name);
+  out.PutString(p.source_types);
+  out.PutString(p.writer);
+  for (const float v : {p.resident_error, p.gate_error, p.up_error, p.down_error}) {
+    out.Put<float>(v);
+  }
+}
+
+absl::StatusOr<Provenance> ReadProvenance(ByteReader& in) {
+  if (in.Get<uint32_t>() != kProvenanceVersion) {
+    return absl::FailedPreconditionError("provenance record has another version");
+  }
+  Provenance p;
+  p.source_name = in.GetString();
+  p.source_types = in.GetString();
+  p.writer = in.GetString();
+  for (float* v : {&p.resident_error, &p.gate_error, &p.up_error, &p.down_error}) {
+    *v = in.Get<float>();
+  }
+  if (!in.ok()) return absl::DataLossError("provenance record is cut short");
+  return p;
+}
+
+}  // namespace sluice

@@ -1,0 +1,187 @@
+// The `.sluice` file: a model laid out for streaming from flash.
+//
+// All integers are little-endian. The file is a header, big regions that are read while decoding,
+// and small sections that are read once at open:
+//
+//   0          Header, 4096 bytes
+//   ...        matrices: embedding, per layer Q K V O, head; each begins on a multiple of `block`
+//   ...        per layer: gate matrix, then the layer's blobs (each on a multiple of 512 KiB)
+//   ...        small sections, zstd-compressed
+//   ...        section table
+//   file_size
+//
+// Header:
+//   offset 0  u8[8]  magic 89 'S' 'L' 'U' 'I' 'C' 'E' 0A
+//          8  u16    major version: a reader refuses a larger one
+//         10  u16    minor version: additions that old readers may ignore
+//         12  u32    header bytes (4096)
+//         16  u64    incompatible feature bits: a reader refuses any that it does not know
+//         24  u64    compatible feature bits: a reader ignores what it does not know
+//         32  u64    file size; another size on disk means a truncated or damaged copy
+//         40  u64    offset of the section table
+//         48  u32    number of sections
+//         52  u32    zero
+//         56  u64    XXH3-64 of the section table
+//         64  u64    model id: XXH3-64 of the checksums of all sections but provenance; ties
+//                    profiles and probes to this file
+//       4088  u64    XXH3-64 of the 4088 bytes before
+//
+// Section table: 40 bytes an entry: u32 kind, u32 zero, u64 offset, u64 stored bytes, u64 raw
+// bytes, u64 XXH3-64 of the stored bytes. Every kind occurs exactly once; unknown kinds are
+// ignored.
+//
+// Matrix: rows of one WeightType (layout/weight_type.h) in tiles: `rows_per_tile` rows, then zero
+// padding to `tile_stride`, a multiple of `block`, so that any run of tiles can be read with direct
+// I/O. Tile t has a 32-bit checksum: the low half of XXH3-64 of its rows, seeded with
+// MatrixSeed(matrix index, t). Rows of a gate matrix are in neuron order (position, not id).
+//
+// Bundle: what a neuron needs once its gate has fired: the up row, then the down column (a
+// contiguous row of d_model elements), then zero padding to `stride`, a multiple of `block`. The
+// gate rows are apart, in the gate matrix, since they are what decides: they are read for every
+// neuron, or stay in DRAM. A bundle's checksum is the low half of XXH3-64 of its two rows, seeded
+// with BundleSeed(layer, neuron id), so that a misdirected read fails as well as a damaged one.
+// Blob: `bundles_per_blob` bundles, then padding to `blob_bytes`, a multiple of 512 KiB. A layer's
+// blobs are contiguous. The bundle at position p of a layer lies at
+//   layer offset + (p / bundles_per_blob) * blob_bytes + (p % bundles_per_blob) * stride.
+#ifndef SLUICE_LAYOUT_SLUICE_FORMAT_H_
+#define SLUICE_LAYOUT_SLUICE_FORMAT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "layout/byte_io.h"
+#include "layout/model_config.h"
+#include "layout/weight_type.h"
+
+namespace sluice {
+
+constexpr unsigned char kSluiceMagic[8] = {0x89, 'S', 'L', 'U', 'I', 'C', 'E', '\n'};
+constexpr uint16_t kSluiceMajor = 1;
+constexpr uint16_t kSluiceMinor = 0;
+constexpr uint32_t kHeaderBytes = 4096;
+constexpr uint32_t kSectionEntryBytes = 40;
+constexpr uint64_t kBlobAlignment = 512 * 1024;
+constexpr uint32_t kTileTarget = 64 * 1024;  // bytes; a tile is one row where rows are larger
+
+// Incompatible feature bits that this program knows: none are in use yet.
+constexpr uint64_t kKnownIncompatible = 0;
+
+enum class SectionKind : uint32_t {
+  kConfig = 1,      // WriteConfig
+  kTokenizer = 2,   // WriteTokenizer
+  kDirectory = 3,   // WriteDirectory
+  kVectors = 4,     // floats: see VectorCount
+  kTileSums = 5,    // u32 for each tile of each matrix, in directory order
+  kBundleSums = 6,  // for each layer: u32 neuron id by position, then u32 checksum by position
+  kProvenance = 7,  // WriteProvenance
+};
+
+enum class MatrixRole : uint8_t {
+  kEmbedding = 0,
+  kQ = 1,
+  kK = 2,
+  kV = 3,
+  kO = 4,
+  kGate = 5,
+  kHead = 6,
+};
+
+struct MatrixEntry {
+  MatrixRole role = MatrixRole::kEmbedding;
+  WeightType type = WeightType::kF32;
+  uint32_t layer = 0;  // 0 for embedding and head
+  uint32_t rows = 0;
+  uint32_t columns = 0;
+  uint32_t rows_per_tile = 0;
+  uint32_t tile_stride = 0;
+  uint64_t offset = 0;
+
+  size_t row_bytes() const { return RowBytes(type, columns); }
+  uint32_t n_tiles() const { return (rows + rows_per_tile - 1) / rows_per_tile; }
+  uint64_t n_bytes() const { return static_cast<uint64_t>(n_tiles()) * tile_stride; }
+  uint32_t rows_in_tile(uint32_t t) const {
+    return t + 1 < n_tiles() ? rows_per_tile : rows - t * rows_per_tile;
+  }
+};
+
+struct BundleLayout {
+  WeightType type = WeightType::kF32;
+  uint32_t block = 0;  // alignment of bundles, tiles and reads: a power of two, 512 .. 64 KiB
+  uint32_t stride = 0;
+  uint32_t bundles_per_blob = 0;
+  uint64_t blob_bytes = 0;
+  std::vector<uint64_t> layer_offsets;
+  uint32_t d_model = 0;
+  uint32_t d_ff = 0;
+
+  size_t row_bytes() const { return RowBytes(type, d_model); }
+  size_t down_offset() const { return row_bytes(); }  // inside a bundle; the up row is at 0
+  size_t payload_bytes() const { return 2 * row_bytes(); }
+  uint32_t blobs_per_layer() const { return (d_ff + bundles_per_blob - 1) / bundles_per_blob; }
+  uint64_t layer_bytes() const { return blobs_per_layer() * blob_bytes; }
+  uint64_t BundleOffset(uint32_t layer, uint32_t position) const {
+    return layer_offsets[layer] + position / bundles_per_blob * blob_bytes +
+           static_cast<uint64_t>(position % bundles_per_blob) * stride;
+  }
+};
+
+struct Directory {
+  std::vector<MatrixEntry> matrices;
+  BundleLayout bundles;
+};
+
+// Where a file came from and what packing cost, for `inspect`.
+struct Provenance {
+  std::string source_name;   // file or folder name without its path
+  std::string source_types;  // "Q4_0, F32"
+  std::string writer;        // "sluice 0.1.0"
+  // Relative root-mean-square error that packing added, measured on a sample of rows.
+  float resident_error = 0, gate_error = 0, up_error = 0, down_error = 0;
+};
+
+// The layout of a model: shapes of all matrices and bundles, with offsets assigned from
+// `first_offset` on. `block` 0 chooses 4096, or 512 where padding to 4096 would add more than a
+// quarter to a bundle. `resident_types` is indexed by MatrixRole; the embedding's type also serves
+// a tied head, which gets no matrix of its own.
+Directory MakeDirectory(const ModelConfig& config, std::span<const WeightType, 7> resident_types,
+                        WeightType bundle_type, uint32_t block);
+// The end of the last region that a directory places.
+uint64_t DirectoryEnd(const Directory& directory);
+
+// DataLoss naming the field if anything does not fit the config or lies outside `file_size`, or if
+// regions overlap.
+absl::Status ValidateDirectory(const Directory& directory, const ModelConfig& config,
+                               uint64_t file_size);
+
+// Number of floats in kVectors, in this order: for each layer attention norm [d_model], FFN norm
+// [d_model] and, with qkv_bias, Q [q_dim], K and V [kv_dim]; then output norm [d_model]; then RoPE
+// frequency divisors [head_dim/2] (1 where the model has none).
+uint64_t VectorCount(const ModelConfig& config);
+
+void WriteDirectory(const Directory& directory, ByteWriter& out);
+absl::StatusOr<Directory> ReadDirectory(ByteReader& in);
+void WriteProvenance(const Provenance& provenance, ByteWriter& out);
+absl::StatusOr<Provenance> ReadProvenance(ByteReader& in);
+
+std::string_view MatrixRoleName(MatrixRole role);
+
+uint64_t Checksum64(std::span<const std::byte> bytes, uint64_t seed = 0);
+inline uint32_t Checksum32(std::span<const std::byte> bytes, uint64_t seed) {
+  return static_cast<uint32_t>(Checksum64(bytes, seed));
+}
+constexpr uint64_t MatrixSeed(uint32_t matrix, uint32_t tile) {
+  return 0x4d00000000000000u | static_cast<uint64_t>(matrix) << 32 | tile;
+}
+constexpr uint64_t BundleSeed(uint32_t layer, uint32_t neuron) {
+  return 0x4200000000000000u | static_cast<uint64_t>(layer) << 32 | neuron;
+}
+
+}  // namespace sluice
+
+#endif  // SLUICE_LAYOUT_SLUICE_FORMAT_H_
