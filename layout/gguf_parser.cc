@@ -287,18 +287,6 @@ class MetadataParser {
   uint64_t charged_ = 0;
 };
 
-// Elements -> bytes; nothing if the product overflows or rows are not whole blocks.
-std::optional<uint64_t> TensorBytes(const GgufTensor& tensor) {
-  const uint64_t block = BlockElements(tensor.type);
-  if (tensor.shape.back() % block != 0) return std::nullopt;
-  uint64_t bytes = tensor.shape.back() / block;
-  if (__builtin_mul_overflow(bytes, BlockBytes(tensor.type), &bytes)) return std::nullopt;
-  for (size_t i = 0; i + 1 < tensor.shape.size(); ++i) {
-    if (__builtin_mul_overflow(bytes, tensor.shape[i], &bytes)) return std::nullopt;
-  }
-  return bytes;
-}
-
 absl::Status ParseShape(Cursor& in, const std::string& what, std::vector<uint64_t>& shape) {
   uint32_t n_dims = 0;
   SLUICE_RETURN_IF_ERROR(in.Get(n_dims, what));
@@ -337,7 +325,7 @@ absl::StatusOr<GgufTensor> ParseTensor(Cursor& in, uint64_t index, const std::st
   }
   tensor.type = *type;
   SLUICE_RETURN_IF_ERROR(in.Get(tensor.offset, what));
-  const std::optional<uint64_t> bytes = TensorBytes(tensor);
+  const std::optional<uint64_t> bytes = SourceTensorBytes(tensor.type, tensor.shape);
   if (!bytes) {
     return in.Bad(absl::StrFormat(
         "%s: rows of %d elements of %s are not whole blocks of %d, or the "

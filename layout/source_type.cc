@@ -140,6 +140,17 @@ std::string_view SourceTypeName(SourceType type) { return TraitsOf(type).name; }
 uint32_t BlockElements(SourceType type) { return TraitsOf(type).block_elements; }
 uint32_t BlockBytes(SourceType type) { return TraitsOf(type).block_bytes; }
 
+std::optional<uint64_t> SourceTensorBytes(SourceType type, std::span<const uint64_t> shape) {
+  const uint64_t block = BlockElements(type);
+  if (shape.empty() || shape.back() % block != 0) return std::nullopt;
+  uint64_t bytes = BlockBytes(type);
+  for (size_t i = 0; i < shape.size(); ++i) {
+    const uint64_t factor = i + 1 < shape.size() ? shape[i] : shape[i] / block;
+    if (factor == 0 || __builtin_mul_overflow(bytes, factor, &bytes)) return std::nullopt;
+  }
+  return bytes;
+}
+
 void DecodeSource(SourceType type, std::span<const std::byte> src, std::span<float> dst) {
   if (type == SourceType::kF32) {
     std::memcpy(dst.data(), src.data(), dst.size_bytes());

@@ -35,6 +35,10 @@ uint32_t BlockElements(SourceType type);
 // ... in this many bytes.
 uint32_t BlockBytes(SourceType type);
 
+// Bytes of a tensor of this shape (outermost first). Nothing if it has no dimension, one that is
+// zero, rows that are not whole blocks, or a size beyond 64 bits.
+std::optional<uint64_t> SourceTensorBytes(SourceType type, std::span<const uint64_t> shape);
+
 // Decodes dst.size() elements; dst.size() must be a multiple of BlockElements and src.size() the
 // matching number of bytes.
 void DecodeSource(SourceType type, std::span<const std::byte> src, std::span<float> dst);
