@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "layout/byte_io.h"
 #include "layout/weight_type.h"
@@ -13,13 +14,19 @@ namespace {
 
 constexpr size_t kBlock = 32;
 
+// 1 / step, or 0 for a step so small that its inverse would overflow; the half-float step that is
+// stored is zero long before that.
+float InverseStep(float step) {
+  return std::fabs(step) >= std::numeric_limits<float>::min() ? 1.0f / step : 0.0f;
+}
+
 void EncodeQ4_0(const float* x, std::byte* block) {
   float extreme = 0.0f;
   for (size_t i = 0; i < kBlock; ++i) {
     if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
   }
   const float d = extreme / -8.0f;
-  const float inverse = d != 0.0f ? 1.0f / d : 0.0f;
+  const float inverse = InverseStep(d);
   StoreLe(block, FloatToHalf(d));
   uint8_t q[kBlock];
   for (size_t i = 0; i < kBlock; ++i) {
@@ -34,7 +41,7 @@ void EncodeQ8_0(const float* x, std::byte* block) {
   float largest = 0.0f;
   for (size_t i = 0; i < kBlock; ++i) largest = std::max(largest, std::fabs(x[i]));
   const float d = largest / 127.0f;
-  const float inverse = d != 0.0f ? 1.0f / d : 0.0f;
+  const float inverse = InverseStep(d);
   StoreLe(block, FloatToHalf(d));
   for (size_t i = 0; i < kBlock; ++i) {
     block[2 + i] = static_cast<std::byte>(std::clamp<long>(std::lrint(x[i] * inverse), -127, 127));
