@@ -1,5 +1,6 @@
 #include "layout/weight_type.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -22,14 +23,21 @@ void ForEachNibbleGroup(size_t n, F f) {
   if (at + 32 <= n) f(at, 32);
 }
 
+// What elements are multiplied with to make quants; 0 where the stored scale vanishes, so that no
+// division overflows.
+float ScaleInverse(float scale, uint16_t stored) {
+  return (stored & 0x7fff) != 0 ? 1.0f / scale : 0.0f;
+}
+
 void EncodeQ8Row(std::span<const float> src, std::byte* quants, std::byte* scales) {
   for (size_t b = 0; b < src.size() / kQuantBlock; ++b) {
     const float* x = src.data() + b * kQuantBlock;
     float amax = 0.0f;
     for (size_t i = 0; i < kQuantBlock; ++i) amax = std::max(amax, std::fabs(x[i]));
     const float scale = amax / 127.0f;
-    const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
-    StoreLe(scales + 2 * b, FloatToHalf(scale));
+    const uint16_t half = FloatToHalf(scale);
+    const float inverse = ScaleInverse(scale, half);
+    StoreLe(scales + 2 * b, half);
     for (size_t i = 0; i < kQuantBlock; ++i) {
       quants[b * kQuantBlock + i] = static_cast<std::byte>(std::lrint(x[i] * inverse));
     }
@@ -46,8 +54,9 @@ void EncodeQ4Row(std::span<const float> src, std::byte* nibbles, std::byte* scal
       if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
     }
     const float scale = extreme / -8.0f;
-    const float inverse = scale != 0.0f ? 1.0f / scale : 0.0f;
-    StoreLe(scales + 2 * b, FloatToHalf(scale));
+    const uint16_t half = FloatToHalf(scale);
+    const float inverse = ScaleInverse(scale, half);
+    StoreLe(scales + 2 * b, half);
     for (size_t i = 0; i < kQuantBlock; ++i) {
       const auto nibble = static_cast<int>(std::fmin(15.0f, x[i] * inverse + 8.5f));
       dst[i] |= static_cast<std::byte>(nibble << shift);

@@ -1,0 +1,331 @@
+// AVX-512 with VNNI: 16 float lanes in one register, 64 int8 products per instruction.
+//
+// Quantised dots take 16 blocks (512 elements) at a time: eight registers of two blocks each, made
+// unsigned, go through VPDPBUSD; a tree of shuffles and adds turns the 8 x 16 partial sums into one
+// register with a sum per block; the rest of the float work is then one instruction per 16 blocks.
+// The end of a row runs through the same code with masked loads: what is absent adds +0, which
+// changes no lane (a sum that started at +0 is never -0).
+#include <immintrin.h>
+
+#include "runtime/kernels/isa_tables.h"
+#include "runtime/kernels/row_loops.h"
+
+namespace sluice {
+namespace {
+
+// The first `count` of 16 or 64 lanes; all of them if there are more.
+__mmask16 First16(size_t count) {
+  return static_cast<__mmask16>(count >= 16 ? 0xffff : (1u << count) - 1);
+}
+__mmask64 First64(size_t count) { return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1; }
+
+// The fold of kernels.h: l += l+8, l += l+4, l += l+2, l += l+1.
+float Fold(__m512 lanes) {
+  const __m256 l8 = _mm256_add_ps(_mm512_castps512_ps256(lanes), _mm512_extractf32x8_ps(lanes, 1));
+  const __m128 l4 = _mm_add_ps(_mm256_castps256_ps128(l8), _mm256_extractf128_ps(l8, 1));
+  const __m128 l2 = _mm_add_ps(l4, _mm_movehl_ps(l4, l4));
+  return _mm_cvtss_f32(_mm_add_ss(l2, _mm_movehdup_ps(l2)));
+}
+
+// ---- f32 and f16 ----
+
+struct F32 {
+  static constexpr size_t kBytes = 4;
+  static __m512 Load(const std::byte* p) { return _mm512_loadu_ps(p); }
+  static __m512 LoadFirst(__mmask16 mask, const std::byte* p) {
+    return _mm512_maskz_loadu_ps(mask, p);
+  }
+};
+
+struct F16 {
+  static constexpr size_t kBytes = 2;
+  static __m512 Load(const std::byte* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static __m512 LoadFirst(__mmask16 mask, const std::byte* p) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, p));
+  }
+};
+
+template <typename Weights>
+struct FloatKernel {
+  static size_t RowBytes(size_t n) { return n * Weights::kBytes; }
+
+  template <int V>
+  static void Dot(const std::byte* row, size_t n, const VectorView* x, float* out,
+                  size_t out_stride) {
+    __m512 lanes[V];
+    for (int v = 0; v < V; ++v) lanes[v] = _mm512_setzero_ps();
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+      const __m512 w = Weights::Load(row + i * Weights::kBytes);
+      for (int v = 0; v < V; ++v) {
+        lanes[v] = _mm512_add_ps(lanes[v], _mm512_mul_ps(w, _mm512_loadu_ps(x[v].f + i)));
+      }
+    }
+    if (i < n) {
+      const __mmask16 mask = First16(n - i);
+      const __m512 w = Weights::LoadFirst(mask, row + i * Weights::kBytes);
+      for (int v = 0; v < V; ++v) {
+        const __m512 xs = _mm512_maskz_loadu_ps(mask, x[v].f + i);
+        lanes[v] = _mm512_add_ps(lanes[v], _mm512_mul_ps(w, xs));
+      }
+    }
+    for (int v = 0; v < V; ++v) out[v * out_stride] = Fold(lanes[v]);
+  }
+
+  template <int R>
+  static void Axpy(const std::byte* const* rows, const float* c, size_t /*n*/, size_t begin,
+                   size_t end, float* y) {
+    __m512 factor[R];
+    for (int r = 0; r < R; ++r) factor[r] = _mm512_set1_ps(c[r]);
+    size_t j = begin;
+    for (; j + 16 <= end; j += 16) {
+      __m512 sum = _mm512_loadu_ps(y + j);
+      for (int r = 0; r < R; ++r) {
+        const __m512 w = Weights::Load(rows[r] + j * Weights::kBytes);
+        sum = _mm512_add_ps(sum, _mm512_mul_ps(factor[r], w));
+      }
+      _mm512_storeu_ps(y + j, sum);
+    }
+    if (j < end) {
+      const __mmask16 mask = First16(end - j);
+      __m512 sum = _mm512_maskz_loadu_ps(mask, y + j);
+      for (int r = 0; r < R; ++r) {
+        const __m512 w = Weights::LoadFirst(mask, rows[r] + j * Weights::kBytes);
+        sum = _mm512_add_ps(sum, _mm512_mul_ps(factor[r], w));
+      }
+      _mm512_mask_storeu_ps(y + j, mask, sum);
+    }
+  }
+};
+
+// ---- q8 and q4 ----
+
+// s[i] holds 8 partial sums of block 2i, then 8 of block 2i + 1. Lane b of the result is the sum of
+// block b.
+__m512i SumBlocks(const __m512i (&s)[8]) {
+  __m512i quarter[4];  // a block in each 128-bit lane
+  for (int k = 0; k < 4; ++k) {
+    quarter[k] = _mm512_add_epi32(_mm512_shuffle_i32x4(s[2 * k], s[2 * k + 1], 0x88),
+                                  _mm512_shuffle_i32x4(s[2 * k], s[2 * k + 1], 0xdd));
+  }
+  __m512i half[2];
+  for (int k = 0; k < 2; ++k) {
+    half[k] = _mm512_add_epi32(_mm512_unpacklo_epi32(quarter[2 * k], quarter[2 * k + 1]),
+                               _mm512_unpackhi_epi32(quarter[2 * k], quarter[2 * k + 1]));
+  }
+  const __m512i whole = _mm512_add_epi32(_mm512_unpacklo_epi64(half[0], half[1]),
+                                         _mm512_unpackhi_epi64(half[0], half[1]));
+  // 128-bit lane j now holds blocks j, 4 + j, 8 + j, 12 + j.
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  return _mm512_permutexvar_epi32(order, whole);
+}
+
+struct Q8 {
+  static constexpr int kOffsetBits = 7;  // a weight w is held as the unsigned byte w + 128
+  static size_t QuantBytes(size_t n) { return n; }
+
+  static void Load16Blocks(const std::byte* p, __m512i (&w)[8]) {
+    for (int i = 0; i < 8; ++i) w[i] = MakeUnsigned(_mm512_loadu_si512(p + 64 * i));
+  }
+  static void LoadLastBlocks(const std::byte* p, size_t blocks, __m512i (&w)[8]) {
+    for (size_t i = 0; i < 8; ++i) {
+      const size_t at = 64 * i;
+      const size_t left = kBlock * blocks > at ? kBlock * blocks - at : 0;
+      w[i] = MakeUnsigned(_mm512_maskz_loadu_epi8(First64(left), p + at));
+    }
+  }
+  static __m512i MakeUnsigned(__m512i w) {
+    return _mm512_xor_si512(w, _mm512_set1_epi8(static_cast<char>(0x80)));
+  }
+};
+
+struct Q4 {
+  static constexpr int kOffsetBits = 3;  // a nibble is w + 8
+  static size_t QuantBytes(size_t n) { return n / 2; }
+
+  static __m512i Low(__m512i bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(15)); }
+  static __m512i High(__m512i bytes) { return Low(_mm512_srli_epi16(bytes, 4)); }
+
+  static void LoadGroup(const std::byte* p, __m512i& low, __m512i& high) {
+    const __m512i bytes = _mm512_loadu_si512(p);
+    low = Low(bytes);
+    high = High(bytes);
+  }
+  static void Load16Blocks(const std::byte* p, __m512i (&w)[8]) {
+    for (int g = 0; g < 4; ++g) LoadGroup(p + 64 * g, w[2 * g], w[2 * g + 1]);
+  }
+  static void LoadLastBlocks(const std::byte* p, size_t blocks, __m512i (&w)[8]) {
+    for (int i = 0; i < 8; ++i) w[i] = _mm512_setzero_si512();
+    size_t i = 0;
+    for (; blocks >= 4; blocks -= 4, i += 2, p += 64) LoadGroup(p, w[i], w[i + 1]);
+    if (blocks >= 2) {  // a group of 64: 32 low nibbles, then 32 high ones
+      const __m512i bytes = _mm512_maskz_loadu_epi8(First64(32), p);
+      w[i] = _mm512_inserti64x4(Low(bytes), _mm512_castsi512_si256(High(bytes)), 1);
+      blocks -= 2, i += 1, p += 32;
+    }
+    if (blocks == 1) {  // a group of 32
+      const __m512i bytes = _mm512_maskz_loadu_epi8(First64(16), p);
+      w[i] = _mm512_inserti32x4(Low(bytes), _mm512_castsi512_si128(High(bytes)), 1);
+    }
+  }
+};
+
+template <typename Weights>
+struct QuantDot {
+  static size_t RowBytes(size_t n) { return Weights::QuantBytes(n) + n / kBlock * 2; }
+
+  // The 16 terms that blocks b .. b+15 add to the lanes.
+  static __m512 Terms(const __m512i (&partial)[8], __m512i x_sums, __m512 w_scale, __m512 x_scale) {
+    const __m512i sums =
+        _mm512_sub_epi32(SumBlocks(partial), _mm512_slli_epi32(x_sums, Weights::kOffsetBits));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(sums), _mm512_mul_ps(w_scale, x_scale));
+  }
+
+  template <int V>
+  static void Dot(const std::byte* row, size_t n, const VectorView* x, float* out,
+                  size_t out_stride) {
+    const std::byte* scales = row + Weights::QuantBytes(n);
+    const size_t n_blocks = n / kBlock;
+    __m512 lanes[V];
+    for (int v = 0; v < V; ++v) lanes[v] = _mm512_setzero_ps();
+    __m512i w[8];
+    __m512i partial[8];
+    size_t b = 0;
+    for (; b + 16 <= n_blocks; b += 16) {
+      Weights::Load16Blocks(row + Weights::QuantBytes(b * kBlock), w);
+      const __m512 w_scale = F16::Load(scales + 2 * b);
+      for (int v = 0; v < V; ++v) {
+        const int8_t* q = x[v].q + b * kBlock;
+        for (int i = 0; i < 8; ++i) {
+          partial[i] =
+              _mm512_dpbusd_epi32(_mm512_setzero_si512(), w[i], _mm512_loadu_si512(q + 64 * i));
+        }
+        lanes[v] = _mm512_add_ps(lanes[v], Terms(partial, _mm512_loadu_si512(x[v].block_sums + b),
+                                                 w_scale, _mm512_loadu_ps(x[v].scale + b)));
+      }
+    }
+    if (b < n_blocks) {
+      const size_t blocks = n_blocks - b;
+      const __mmask16 mask = First16(blocks);
+      Weights::LoadLastBlocks(row + Weights::QuantBytes(b * kBlock), blocks, w);
+      const __m512 w_scale = F16::LoadFirst(mask, scales + 2 * b);
+      for (int v = 0; v < V; ++v) {
+        const int8_t* q = x[v].q + b * kBlock;
+        for (size_t i = 0; i < 8; ++i) {
+          const size_t left = kBlock * blocks > 64 * i ? kBlock * blocks - 64 * i : 0;
+          const __m512i xq = _mm512_maskz_loadu_epi8(First64(left), q + 64 * i);
+          partial[i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w[i], xq);
+        }
+        lanes[v] = _mm512_add_ps(
+            lanes[v], Terms(partial, _mm512_maskz_loadu_epi32(mask, x[v].block_sums + b), w_scale,
+                            _mm512_maskz_loadu_ps(mask, x[v].scale + b)));
+      }
+    }
+    for (int v = 0; v < V; ++v) out[v * out_stride] = Fold(lanes[v]);
+  }
+};
+
+struct Q8Kernel : QuantDot<Q8> {
+  template <int R>
+  static void Axpy(const std::byte* const* rows, const float* c, size_t n, size_t begin, size_t end,
+                   float* y) {
+    for (size_t j = begin; j < end; j += kBlock) {
+      __m512 sum[2] = {_mm512_loadu_ps(y + j), _mm512_loadu_ps(y + j + 16)};
+      for (int r = 0; r < R; ++r) {
+        const __m512 factor = _mm512_mul_ps(
+            _mm512_set1_ps(c[r]),
+            _mm512_cvtph_ps(_mm256_set1_epi16(LoadAs<int16_t>(rows[r] + n + 2 * (j / kBlock)))));
+        for (int k = 0; k < 2; ++k) {
+          const __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[r] + j + 16 * k));
+          const __m512 w = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
+          sum[k] = _mm512_add_ps(sum[k], _mm512_mul_ps(factor, w));
+        }
+      }
+      for (int k = 0; k < 2; ++k) _mm512_storeu_ps(y + j + 16 * k, sum[k]);
+    }
+  }
+};
+
+struct Q4Kernel : QuantDot<Q4> {
+  // One nibble group of kGroup elements from element j on. A permutation looks up all 16 products
+  // of a block's factor by nibble, which saves the conversion to float and its multiplication.
+  template <size_t kGroup, int R>
+  static void AxpyGroup(const std::byte* const* rows, const float* c, size_t n, size_t j,
+                        float* y) {
+    constexpr size_t kRegisters = kGroup / 16;
+    const __m512 values = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    __m512 sum[kRegisters];
+    for (size_t k = 0; k < kRegisters; ++k) sum[k] = _mm512_loadu_ps(y + j + 16 * k);
+    for (int r = 0; r < R; ++r) {
+      uint64_t halfs = 0;
+      memcpy(&halfs, rows[r] + n / 2 + 2 * (j / kBlock), 2 * (kGroup / kBlock));
+      const __m128 scales = _mm_maskz_cvtph_ps(0xf, _mm_cvtsi64_si128(static_cast<int64_t>(halfs)));
+      float factors[4];
+      _mm_storeu_ps(factors, _mm_mul_ps(scales, _mm_set1_ps(c[r])));
+      __m512 products[kGroup / kBlock];
+      for (size_t b = 0; b < kGroup / kBlock; ++b) {
+        products[b] = _mm512_mul_ps(_mm512_set1_ps(factors[b]), values);
+      }
+      for (size_t k = 0; k < kRegisters / 2; ++k) {
+        const std::byte* p = rows[r] + j / 2 + 16 * k;
+        const __m512i bytes =
+            _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+        // The permutation uses only the low 4 bits of an index.
+        const size_t high = k + kRegisters / 2;
+        sum[k] = _mm512_add_ps(sum[k], _mm512_permutexvar_ps(bytes, products[k / 2]));
+        sum[high] = _mm512_add_ps(
+            sum[high], _mm512_permutexvar_ps(_mm512_srli_epi32(bytes, 4), products[high / 2]));
+      }
+    }
+    for (size_t k = 0; k < kRegisters; ++k) _mm512_storeu_ps(y + j + 16 * k, sum[k]);
+  }
+
+  template <int R>
+  static void Axpy(const std::byte* const* rows, const float* c, size_t n, size_t begin, size_t end,
+                   float* y) {
+    size_t j = begin;
+    for (; j + 128 <= end; j += 128) AxpyGroup<128, R>(rows, c, n, j, y);
+    if (j + 64 <= end) {
+      AxpyGroup<64, R>(rows, c, n, j, y);
+      j += 64;
+    }
+    if (j < end) AxpyGroup<32, R>(rows, c, n, j, y);
+  }
+};
+
+void Quantize(const float* x, size_t n, int8_t* q, float* scale, int32_t* block_sums) {
+  for (size_t b = 0; b < n / kBlock; ++b) {
+    const __m512 x0 = _mm512_loadu_ps(x + b * kBlock);
+    const __m512 x1 = _mm512_loadu_ps(x + b * kBlock + 16);
+    const __m512i amax = _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(x0)),
+                                          _mm512_castps_si512(_mm512_abs_ps(x1)));
+    const BlockScale s = ScaleOfBlock(static_cast<uint32_t>(_mm512_reduce_max_epi32(amax)));
+    scale[b] = s.scale;
+    // Masked off where all quants are zero: infinity times zero has no integer.
+    const __mmask16 keep = s.inverse != 0.0f ? 0xffff : 0;
+    const __m512 inverse = _mm512_set1_ps(s.inverse);
+    const __m512i q0 = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(x0, inverse));
+    const __m512i q1 = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(x1, inverse));
+    auto* bytes = reinterpret_cast<__m128i*>(q + b * kBlock);
+    _mm_storeu_si128(bytes, _mm512_cvtepi32_epi8(q0));
+    _mm_storeu_si128(bytes + 1, _mm512_cvtepi32_epi8(q1));
+    block_sums[b] = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
+  }
+}
+
+constexpr KernelTable kTable = {
+    .name = "avx512-vnni",
+    .quantize = Quantize,
+    .dot = {DotRows<FloatKernel<F32>>, DotRows<FloatKernel<F16>>, DotRows<Q8Kernel>,
+            DotRows<Q4Kernel>},
+    .axpy = {AxpyRows<FloatKernel<F32>>, AxpyRows<FloatKernel<F16>>, AxpyRows<Q8Kernel>,
+             AxpyRows<Q4Kernel>},
+};
+
+}  // namespace
+
+const KernelTable& Avx512VnniKernels() { return kTable; }
+
+}  // namespace sluice
