@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
-#include <span>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,10 +14,6 @@
 #include "layout/byte_io.h"
 
 namespace sluice {
-
-inline std::string_view AsChars(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 inline void WriteFile(const std::string& path, std::string_view bytes) {
   std::ofstream(path, std::ios::binary)
@@ -33,22 +29,20 @@ inline std::string ReadFile(const std::string& path) {
 class GgufBytes {
  public:
   GgufBytes(uint64_t n_tensors, uint64_t n_entries, uint32_t version = 3) {
-    out_.PutBytes("GGUF", 4);
-    out_.Put(version);
-    out_.Put(n_tensors);
-    out_.Put(n_entries);
+    Raw("GGUF").Put(version).Put(n_tensors).Put(n_entries);
   }
 
   GgufBytes& String(std::string_view s) { return Length(s.size()).Raw(s); }
   GgufBytes& Length(uint64_t n) { return Put<uint64_t>(n); }
   GgufBytes& Raw(std::string_view s) {
-    out_.PutBytes(s.data(), s.size());
+    bytes_.append(s);
     return *this;
   }
   template <typename T>
   GgufBytes& Put(T v) {
-    out_.Put(v);
-    return *this;
+    char raw[sizeof(T)];
+    StoreLe(raw, v);
+    return Raw({raw, sizeof(T)});
   }
 
   // A metadata entry of type `type` whose value is `v` as it is.
@@ -71,15 +65,15 @@ class GgufBytes {
     return Put(type).Put(offset);
   }
   GgufBytes& PadTo(size_t alignment) {
-    while (out_.bytes().size() % alignment != 0) Put<uint8_t>(0);
+    while (bytes_.size() % alignment != 0) Put<uint8_t>(0);
     return *this;
   }
   GgufBytes& Data(size_t n) { return Raw(std::string(n, '\1')); }
 
-  std::string bytes() const { return std::string(AsChars(out_.bytes())); }
+  const std::string& bytes() const { return bytes_; }
 
  private:
-  ByteWriter out_;
+  std::string bytes_;
 };
 
 }  // namespace sluice

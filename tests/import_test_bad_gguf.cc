@@ -1,0 +1,228 @@
+// Hand-made malformed GGUF files: each class gives an error that names the file and the field, in
+// under a second and in bounded memory.
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "layout/gguf.h"
+#include "tests/import_test_files.h"
+#include "tests/test_paths.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// The process's peak resident memory so far, in MiB.
+long PeakMib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss / 1024;
+}
+
+class BadGgufTest : public ::testing::Test {
+ protected:
+  absl::Status Open(const std::string& bytes) {
+    WriteFile(path_, bytes);
+    const auto start = std::chrono::steady_clock::now();
+    const long peak = PeakMib();
+    const absl::Status status = GgufFile::Open(path_).status();
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+    EXPECT_LT(PeakMib() - peak, 64);
+    return status;
+  }
+
+  // Expects an error of `code` whose message names the file and holds `what`.
+  void ExpectError(const std::string& bytes, absl::StatusCode code, const std::string& what) {
+    const absl::Status status = Open(bytes);
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("bad.gguf"), HasSubstr(what)));
+  }
+  void ExpectDataLoss(const GgufBytes& file, const std::string& what) {
+    ExpectError(file.bytes(), absl::StatusCode::kDataLoss, what);
+  }
+
+  TempDir dir_;
+  std::string path_ = dir_.File("bad.gguf");
+};
+
+// One tensor `dims` of type `type` at `offset`, then 64 bytes of data.
+GgufBytes OneTensor(const std::vector<uint64_t>& dims, uint32_t type = 0, uint64_t offset = 0) {
+  return GgufBytes(1, 0).Tensor("weights", dims, type, offset).PadTo(32).Data(64);
+}
+
+TEST_F(BadGgufTest, AValidFileOfTheBuilderOpens) {
+  EXPECT_TRUE(Open(OneTensor({16}).bytes()).ok());
+  EXPECT_TRUE(Open(OneTensor({4, 2, 1, 2}).bytes()).ok());
+}
+
+TEST_F(BadGgufTest, SizeProductsThatOverflowAreRefused) {
+  const uint64_t max = INT64_MAX;
+  ExpectDataLoss(OneTensor({max, 2, 1, 1}), "\"weights\"");
+  ExpectDataLoss(OneTensor({UINT64_MAX, 2, 1, 1}), "\"weights\"");
+  ExpectDataLoss(OneTensor({(1ull << 42) + 1}), "\"weights\"");
+  ExpectDataLoss(OneTensor({1ull << 32, 1ull << 32}), "\"weights\"");
+  ExpectDataLoss(OneTensor({1ull << 62}), "\"weights\"");
+  ExpectDataLoss(OneTensor({32, 1ull << 60}, 8), "\"weights\"");
+}
+
+TEST_F(BadGgufTest, DimensionCountAndZeroDimensionsAreRefused) {
+  ExpectDataLoss(OneTensor({}), "0 dimensions");
+  ExpectDataLoss(OneTensor({1, 1, 1, 1, 1}), "5 dimensions");
+  ExpectDataLoss(GgufBytes(1, 0).String("weights").Put<uint32_t>(0xffffffff).Data(64),
+                 "4294967295 dimensions");
+  ExpectDataLoss(OneTensor({0}), "dimension of 0");
+  ExpectDataLoss(OneTensor({4, 0}), "dimension of 0");
+  ExpectDataLoss(OneTensor({static_cast<uint64_t>(-4)}), "dimension of -4");
+}
+
+TEST_F(BadGgufTest, RowsThatAreNotWholeBlocksAreRefused) {
+  ExpectDataLoss(OneTensor({16}, 2), "whole blocks of 32");
+  ExpectDataLoss(OneTensor({128, 2}, 12), "whole blocks of 256");
+}
+
+TEST_F(BadGgufTest, HugeCountsAndLengthsAreRefusedBeforeAllocating) {
+  for (const uint64_t n :
+       {uint64_t{1} << 63, UINT64_MAX, (uint64_t{1} << 48) - 1, uint64_t{1000}}) {
+    ExpectDataLoss(GgufBytes(n, 0).Data(64), "tensor count");
+    ExpectDataLoss(GgufBytes(0, n).Data(64), "metadata count");
+    ExpectDataLoss(GgufBytes(0, 1).Length(n).Data(64), "metadata key 0");
+    ExpectDataLoss(GgufBytes(1, 0).Length(n).Data(64), "tensor 0");
+    ExpectDataLoss(GgufBytes(0, 1).String("key").Put<uint32_t>(8).Length(n).Data(64), "\"key\"");
+    for (const uint32_t type : {0u, 7u, 8u, 12u}) {
+      ExpectDataLoss(GgufBytes(0, 1).ArrayEntry("key", type, n).Data(64), "\"key\"");
+    }
+  }
+}
+
+TEST_F(BadGgufTest, MoreMetadataThanMemoryAllowsIsRefused) {
+  // Real bytes stand behind the count: 4 million empty strings would take 128 MiB of objects.
+  ExpectDataLoss(GgufBytes(0, 1).ArrayEntry("key", 8, 4u << 20).Raw(std::string(32 << 20, '\0')),
+                 "more than 40 MiB");
+  ExpectDataLoss(GgufBytes(0, 1).ArrayEntry("key", 0, 32u << 20).Raw(std::string(32 << 20, '\0')),
+                 "more than 40 MiB");
+}
+
+TEST_F(BadGgufTest, BadKeysAndValueTypesAreRefused) {
+  ExpectDataLoss(GgufBytes(0, 1).StringEntry("", "value").Data(64), "metadata key 0 is empty");
+  ExpectDataLoss(GgufBytes(0, 1).Entry<uint64_t>("key", 13, 0).Data(64), "unknown type 13");
+  ExpectDataLoss(GgufBytes(0, 1).Entry<uint64_t>("key", 0xffffffff, 0).Data(64), "unknown type");
+  ExpectDataLoss(GgufBytes(0, 1).ArrayEntry("key", 13, 0).Data(64), "unknown type 13");
+  ExpectDataLoss(GgufBytes(0, 1).ArrayEntry("key", 9, 1).Data(64), "array of arrays");
+  ExpectDataLoss(GgufBytes(0, 1).Entry<uint8_t>("key", 7, 2).Data(64), "bool of 2");
+}
+
+TEST_F(BadGgufTest, DuplicateKeysAndTensorNamesAreRefused) {
+  ExpectDataLoss(GgufBytes(0, 2).StringEntry("key", "a").StringEntry("key", "b"),
+                 "\"key\" is given twice");
+  ExpectDataLoss(
+      GgufBytes(2, 0).Tensor("weights", {8}, 0, 0).Tensor("weights", {8}, 0, 32).PadTo(32).Data(64),
+      "\"weights\" is listed twice");
+  ExpectDataLoss(GgufBytes(1, 0).Tensor("", {8}, 0, 0).PadTo(32).Data(64),
+                 "the name of tensor 0 is empty");
+}
+
+TEST_F(BadGgufTest, AlignmentMustBeAnUnsignedPowerOfTwo) {
+  for (const uint32_t a : {0u, 1u, 4u, 33u, 1u << 30, 1u << 21, 0xffffffffu}) {
+    ExpectDataLoss(GgufBytes(0, 1).Entry<uint32_t>("general.alignment", 4, a),
+                   absl::StrCat("\"general.alignment\" is ", a));
+  }
+  ExpectDataLoss(GgufBytes(0, 1).Entry<int32_t>("general.alignment", 5, 32), "unsigned integer");
+  ExpectDataLoss(GgufBytes(0, 1).Entry<float>("general.alignment", 6, 32.0f), "unsigned integer");
+  ExpectDataLoss(GgufBytes(0, 1).StringEntry("general.alignment", "32"), "unsigned integer");
+}
+
+TEST_F(BadGgufTest, TensorRangesMustBeAlignedInsideTheFileAndApart) {
+  ExpectDataLoss(OneTensor({4}, 0, 4), "not a multiple of the alignment 32");
+  ExpectDataLoss(OneTensor({17}), "truncated or damaged");
+  ExpectDataLoss(OneTensor({16}, 0, 32), "truncated or damaged");
+  ExpectDataLoss(OneTensor({1}, 0, 1ull << 40), "truncated or damaged");
+  ExpectDataLoss(OneTensor({1}, 0, UINT64_MAX - 31), "truncated or damaged");
+  ExpectDataLoss(GgufBytes(2, 0).Tensor("a", {16}, 0, 0).Tensor("b", {8}, 0, 32).PadTo(32).Data(64),
+                 "\"a\" and \"b\" overlap");
+  ExpectDataLoss(GgufBytes(2, 0).Tensor("a", {8}, 0, 0).Tensor("b", {8}, 0, 0).PadTo(32).Data(64),
+                 "overlap");
+  // The header ends right at the end of the file: no data section at all.
+  ExpectDataLoss(GgufBytes(1, 0).Tensor("a", {1}, 0, 0), "truncated or damaged");
+}
+
+TEST_F(BadGgufTest, UnknownElementTypesAreNamed) {
+  ExpectError(OneTensor({256}, 16).bytes(), absl::StatusCode::kUnimplemented,
+              "\"weights\" has element type 16 (IQ2_XXS)");
+  ExpectError(OneTensor({256}, 200).bytes(), absl::StatusCode::kUnimplemented,
+              "\"weights\" has element type 200");
+}
+
+TEST_F(BadGgufTest, AFileCutAnywhereIsRefused) {
+  const std::string whole = GgufBytes(2, 3)
+                                .StringEntry("general.architecture", "llama")
+                                .ArrayEntry("list", 8, 2)
+                                .String("one")
+                                .String("two")
+                                .Entry<float>("f", 6, 1.0f)
+                                .Tensor("a", {8}, 0, 0)
+                                .Tensor("b", {8}, 0, 32)
+                                .PadTo(32)
+                                .Data(64)
+                                .bytes();
+  ASSERT_TRUE(Open(whole).ok());
+  for (size_t n = 0; n < whole.size(); ++n) {
+    const absl::Status status = Open(whole.substr(0, n));
+    EXPECT_TRUE(absl::IsDataLoss(status)) << n << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("bad.gguf"));
+  }
+}
+
+TEST_F(BadGgufTest, OtherVersionsAndByteOrdersAreNamed) {
+  ExpectError(GgufBytes(0, 0, 1).bytes(), absl::StatusCode::kUnimplemented, "GGUF version 1");
+  ExpectError(GgufBytes(0, 0, 4).bytes(), absl::StatusCode::kFailedPrecondition, "version 4");
+  ExpectError(GgufBytes(0, 0, 0).bytes(), absl::StatusCode::kFailedPrecondition, "version 0");
+  ExpectError(GgufBytes(0, 0, 3u << 24).bytes(), absl::StatusCode::kUnimplemented, "big-endian");
+}
+
+TEST_F(BadGgufTest, WhatIsNoModelAtAllIsSaidPlainly) {
+  const auto expect = [&](std::string_view bytes, const std::string& what) {
+    ExpectError(std::string(bytes), absl::StatusCode::kDataLoss, what);
+  };
+  using namespace std::string_view_literals;
+  expect("", "is empty");
+  expect("G", "is not a GGUF file");
+  expect("<!DOCTYPE html><html>", "web page");
+  expect("\r\n  <HTML lang=en>", "web page");
+  expect("{\"error\":\"Repository not found\"}", "error message");
+  expect("version https://git-lfs.github.com/spec/v1\noid sha256:0", "git-lfs pointer");
+  for (const auto magic : {"lmgg"sv, "fmgg"sv, "tjgg"sv, "ggml"sv, "ggjt"sv}) {
+    expect(std::string(magic) + "\1\0\0\0 old", "old GGML file");
+  }
+  expect("PK\3\4 archive/data.pkl"sv, "zip archive");
+  expect("\x80\2}q\0X"sv, "pickle");
+  expect("\x40\0\0\0\0\0\0\0{\"__metadata__\":{}}"sv, "safetensors");
+  expect("\x1f\x8b\x08 gzip"sv, "gzip");
+  expect("\x89SLUICE\n"sv, ".sluice");
+  expect(
+      "\x7f"
+      "ELF\2\1\1"sv,
+      "7f 45 4c 46");
+}
+
+TEST_F(BadGgufTest, WhatIsNoRegularFileIsRefusedWithoutWaiting) {
+  const std::string fifo = dir_.File("fifo");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_THAT(std::string(GgufFile::Open(fifo).status().message()), HasSubstr("is a FIFO"));
+  EXPECT_THAT(std::string(GgufFile::Open(dir_.path()).status().message()),
+              HasSubstr("is a directory"));
+  EXPECT_THAT(std::string(GgufFile::Open("/dev/zero").status().message()), HasSubstr("a device"));
+  EXPECT_TRUE(absl::IsNotFound(GgufFile::Open(dir_.File("absent")).status()));
+}
+
+}  // namespace
+}  // namespace sluice
