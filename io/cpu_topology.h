@@ -3,6 +3,7 @@
 #define SLUICE_IO_CPU_TOPOLOGY_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,11 +18,15 @@ struct CpuCore {
 // passes a fake tree).
 std::vector<CpuCore> AllowedCores(const std::string& sysfs_root = "/sys");
 
+// The same for the given ids. All speeds come from one of the two sources, so that they compare:
+// cpu_capacity if any of the cores has it.
+std::vector<CpuCore> CoresWithSpeed(std::span<const int> ids, const std::string& sysfs_root);
+
 // The fastest of them; of equals the highest id, since low ids take most interrupts. -1 if empty.
 int FastestCore(const std::vector<CpuCore>& cores);
 
-// Pins the calling thread and reads the mask back; returns a clause for the log that says what was
-// granted.
+// Pins the calling thread and reads the mask back. Returns a clause for the log that says what was
+// granted: "core 7 of 0-7, granted" or "not pinned: ...".
 std::string PinThisThread(int core, bool* granted);
 
 }  // namespace sluice

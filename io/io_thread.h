@@ -3,8 +3,8 @@
 // The decode thread hands over batches of reads through a lock-free single-producer queue and takes
 // completions from another; neither side allocates or locks. Demand reads go before look-ahead
 // reads. The I/O thread completes short reads, retries EINTR and EAGAIN, retries EIO a bounded
-// number of times, and after EINVAL on a direct descriptor turns to the buffered one for good, with
-// one warning.
+// number of times, and after EINVAL on a direct descriptor turns to the buffered one for good,
+// which mode_change_note() tells. With nothing to do it sleeps.
 #ifndef SLUICE_IO_IO_THREAD_H_
 #define SLUICE_IO_IO_THREAD_H_
 
@@ -21,10 +21,12 @@
 namespace sluice {
 
 struct IoRequest {
-  uint64_t offset = 0;  // offset, length and dst aligned to the file's block
+  // Offset, length and dst are aligned to the file's block; what is not is read through the page
+  // cache.
+  uint64_t offset = 0;
   uint32_t length = 0;
-  std::byte* dst = nullptr;
-  uint32_t tag = 0;  // comes back in the completion
+  std::byte* dst = nullptr;  // must live until the completion or the end of the IoThread
+  uint32_t tag = 0;          // comes back in the completion
 };
 
 struct IoCompletion {
@@ -41,19 +43,19 @@ struct IoThreadOptions {
 
 // Totals since Start; read from the producer thread.
 struct IoStats {
-  uint64_t operations = 0;
+  uint64_t operations = 0;  // reads that the engine completed, with success or without
   uint64_t bytes = 0;
-  uint64_t retries = 0;
+  uint64_t retries = 0;  // operations started again, for the rest of a short read too
   uint64_t busy_ns = 0;  // time with at least one read in flight
 };
 
 class IoThread {
  public:
-  // `file` must outlive the thread. Takes the engine.
+  // `file` must outlive the thread. Takes the engine, drives it and destroys it on that thread.
   static absl::StatusOr<std::unique_ptr<IoThread>> Start(const StorageFile& file,
                                                          std::unique_ptr<ReadEngine> engine,
                                                          const IoThreadOptions& options);
-  // Stops submitting, waits until nothing is in flight, joins.
+  // Drops what was not started, waits until nothing is in flight, joins.
   virtual ~IoThread() = default;
 
   // The methods below are for one thread, the producer.
@@ -69,6 +71,9 @@ class IoThread {
   virtual IoStats stats() const = 0;
   // For the log: "core 7 of 0-7, granted", "not pinned: sched_setaffinity: ...".
   virtual const std::string& affinity_note() const = 0;
+  // Empty, or one sentence about what changed since Start: direct reads were given up, or the
+  // engine failed (then every request completes with EIO). Thread-safe; takes a lock.
+  virtual std::string mode_change_note() const = 0;
 };
 
 }  // namespace sluice

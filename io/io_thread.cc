@@ -1,0 +1,384 @@
+#include "io/io_thread.h"
+
+#include <pthread.h>
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "io/cpu_topology.h"
+#include "io/read_operations.h"
+#include "io/scoped_signal_block.h"
+#include "io/spsc_queue.h"
+#include "io/status.h"
+
+namespace sluice {
+namespace {
+
+uint64_t NowNs() {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+void CpuRelax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// A counter with one writer.
+class Counter {
+ public:
+  void Set(uint64_t value) { value_.store(value, std::memory_order_relaxed); }
+  void Add(uint64_t amount) { Set(value() + amount); }
+  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+// How each side sleeps without missing the other: the sleeper announces itself with an exchange on
+// its state and looks for work once more; the waker publishes the work and then takes the state
+// with an exchange. Whichever exchange comes second sees what the other side did before.
+class IoThreadImpl final : public IoThread {
+ public:
+  IoThreadImpl(const StorageFile& file, std::unique_ptr<ReadEngine> engine, uint32_t capacity)
+      : capacity_(capacity),
+        file_(file),
+        demand_(capacity),
+        look_ahead_(capacity),
+        completions_(capacity),
+        engine_(std::move(engine)),
+        reads_(file, engine_->depth()),
+        ops_(engine_->depth()),
+        results_(engine_->depth()) {}
+
+  ~IoThreadImpl() override {
+    if (!thread_.joinable()) return;
+    stopping_.store(true, std::memory_order_release);
+    WakeIoThread();
+    thread_.join();
+  }
+
+  absl::Status StartThread(int core) {
+    const ScopedSignalBlock no_signals;
+    try {
+      thread_ = std::thread([this, core] { Run(core); });
+    } catch (const std::system_error& error) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("cannot start the I/O thread: ", error.what()));
+    }
+    started_.wait(false, std::memory_order_acquire);
+    return absl::OkStatus();
+  }
+
+  bool Submit(std::span<const IoRequest> batch, IoPriority priority) override;
+  size_t Poll(std::span<IoCompletion> out) override;
+  void WaitForCompletion() override;
+  size_t in_flight() const override { return in_flight_; }
+
+  IoStats stats() const override {
+    return {.operations = operations_.value(),
+            .bytes = bytes_.value(),
+            .retries = retries_.value(),
+            .busy_ns = busy_ns_.value()};
+  }
+  const std::string& affinity_note() const override { return affinity_note_; }
+  std::string mode_change_note() const override {
+    const std::lock_guard lock(note_mutex_);
+    return mode_change_note_;
+  }
+
+ private:
+  enum class IoState : uint32_t {
+    kAwake,
+    kParked,   // nothing to do: sleeps on io_state_
+    kReaping,  // blocked in the engine with room for more: engine_->Wake() gets it out
+  };
+  enum class ProducerState : uint32_t { kAwake, kParked };
+
+  // On the producer thread.
+  void WakeIoThread();
+
+  // On the I/O thread.
+  void Run(int core);
+  bool HasWork() const;
+  bool PopRequest(IoRequest* request);
+  void StartReads();
+  void ReapReads();
+  void Park();
+  void SleepUntilDue();
+  void HandleResult(const ReadResult& result, uint64_t now_ns);
+  void Complete(const IoCompletion& completion);
+  void AnnounceCompletions();
+  void UpdateStats(uint64_t now_ns);
+  void AddNote(const std::string& note);
+  void FailEngine(const absl::Status& status);
+  void RetireEngine();
+
+  const uint32_t capacity_;
+  const StorageFile& file_;
+  SpscQueue<IoRequest> demand_;
+  SpscQueue<IoRequest> look_ahead_;
+  SpscQueue<IoCompletion> completions_;
+
+  std::atomic<IoState> io_state_{IoState::kAwake};
+  std::atomic<ProducerState> producer_state_{ProducerState::kAwake};
+  std::atomic<bool> started_{false};
+  std::atomic<bool> stopping_{false};
+  // The engine is destroyed only once it is marked as retired and the producer is not inside Wake.
+  std::atomic<bool> engine_retired_{false};
+  std::atomic<bool> producer_in_engine_{false};
+
+  // Of the producer thread: accepted and not yet taken back.
+  size_t in_flight_ = 0;
+
+  // Of the I/O thread.
+  std::unique_ptr<ReadEngine> engine_;  // null once it failed
+  ReadOperations reads_;
+  size_t in_engine_ = 0;  // operations that the engine holds
+  std::vector<ReadOp> ops_;
+  std::vector<ReadResult> results_;
+  bool unannounced_ = false;  // completions were queued and the producer was not told
+  bool direct_change_noted_ = false;
+  uint64_t busy_since_ns_ = 0;  // 0: nothing is being read
+
+  // Written by the I/O thread, read by the producer.
+  Counter operations_;
+  Counter bytes_;
+  Counter retries_;
+  Counter busy_ns_;
+  std::string affinity_note_;  // written before started_
+  mutable std::mutex note_mutex_;
+  std::string mode_change_note_;  // guarded by note_mutex_
+
+  std::thread thread_;
+};
+
+bool IoThreadImpl::Submit(std::span<const IoRequest> batch, IoPriority priority) {
+  if (batch.empty()) return true;
+  if (batch.size() > capacity_ - in_flight_) return false;
+  SpscQueue<IoRequest>& queue = priority == IoPriority::kDemand ? demand_ : look_ahead_;
+  if (!queue.TryPush(batch)) return false;
+  in_flight_ += batch.size();
+  WakeIoThread();
+  return true;
+}
+
+size_t IoThreadImpl::Poll(std::span<IoCompletion> out) {
+  const size_t count = completions_.Pop(out);
+  in_flight_ -= count;
+  return count;
+}
+
+void IoThreadImpl::WaitForCompletion() {
+  // A few microseconds: less than it takes to sleep and be woken.
+  constexpr int kSpins = 200;
+  if (in_flight_ == 0) return;
+  for (int i = 0; i < kSpins; ++i) {
+    if (!completions_.empty()) return;
+    CpuRelax();
+  }
+  while (completions_.empty()) {
+    producer_state_.exchange(ProducerState::kParked, std::memory_order_acq_rel);
+    if (completions_.empty()) {
+      producer_state_.wait(ProducerState::kParked, std::memory_order_acquire);
+    }
+    producer_state_.exchange(ProducerState::kAwake, std::memory_order_acq_rel);
+  }
+}
+
+void IoThreadImpl::WakeIoThread() {
+  switch (io_state_.exchange(IoState::kAwake, std::memory_order_acq_rel)) {
+    case IoState::kAwake:
+      break;
+    case IoState::kParked:
+      io_state_.notify_one();
+      break;
+    case IoState::kReaping:
+      producer_in_engine_.store(true, std::memory_order_seq_cst);
+      if (!engine_retired_.load(std::memory_order_seq_cst)) engine_->Wake();
+      producer_in_engine_.store(false, std::memory_order_seq_cst);
+      break;
+  }
+}
+
+void IoThreadImpl::Run(int core) {
+  pthread_setname_np(pthread_self(), "sluice-io");
+  bool granted = false;
+  affinity_note_ = PinThisThread(core >= 0 ? core : FastestCore(AllowedCores()), &granted);
+  started_.store(true, std::memory_order_release);
+  started_.notify_one();
+
+  while (!stopping_.load(std::memory_order_acquire)) {
+    StartReads();
+    AnnounceCompletions();
+    if (reads_.active() == 0) {
+      Park();
+    } else if (in_engine_ == 0) {
+      SleepUntilDue();
+    } else {
+      ReapReads();
+    }
+  }
+  if (engine_ != nullptr) RetireEngine();
+}
+
+bool IoThreadImpl::HasWork() const {
+  return !demand_.empty() || !look_ahead_.empty() || stopping_.load(std::memory_order_acquire);
+}
+
+bool IoThreadImpl::PopRequest(IoRequest* request) {
+  const std::span<IoRequest> one(request, 1);
+  return demand_.Pop(one) == 1 || look_ahead_.Pop(one) == 1;
+}
+
+// Gives the engine what it has room for: retries, then demand, then look-ahead.
+void IoThreadImpl::StartReads() {
+  IoRequest request;
+  while (!reads_.full() && PopRequest(&request)) {
+    if (request.length == 0) {
+      Complete({request.tag, 0});
+    } else if (engine_ == nullptr) {
+      Complete({request.tag, EIO});
+    } else {
+      reads_.Add(request);
+    }
+  }
+  if (engine_ == nullptr) return;
+  const uint64_t now_ns = NowNs();
+  UpdateStats(now_ns);
+  const std::span<const ReadOp> ops(ops_.data(), reads_.TakeReady(now_ns, ops_));
+  if (ops.empty()) return;
+  const absl::StatusOr<uint32_t> taken = engine_->Submit(ops);
+  if (!taken.ok()) return FailEngine(taken.status());
+  in_engine_ += *taken;
+  for (const ReadOp& op : ops.subspan(*taken)) {
+    if (in_engine_ > 0) {
+      reads_.PutBack(op);
+    } else {
+      // It holds nothing and takes nothing: to be tried again like a busy device, not for ever.
+      HandleResult({op.user, -EAGAIN}, now_ns);
+    }
+  }
+}
+
+// Waits for the engine, unless a request arrives that it has room for.
+void IoThreadImpl::ReapReads() {
+  const bool has_room = !reads_.full();
+  if (has_room) {
+    io_state_.exchange(IoState::kReaping, std::memory_order_acq_rel);
+    if (HasWork()) {
+      io_state_.exchange(IoState::kAwake, std::memory_order_acq_rel);
+      return;
+    }
+  }
+  const absl::StatusOr<uint32_t> count = engine_->Reap(results_, /*wait=*/true);
+  if (has_room) io_state_.exchange(IoState::kAwake, std::memory_order_acq_rel);
+  if (!count.ok()) return FailEngine(count.status());
+  in_engine_ -= *count;
+  operations_.Add(*count);
+  const uint64_t now_ns = NowNs();
+  for (uint32_t i = 0; i < *count; ++i) HandleResult(results_[i], now_ns);
+  UpdateStats(now_ns);
+  AnnounceCompletions();
+}
+
+void IoThreadImpl::Park() {
+  UpdateStats(NowNs());
+  io_state_.exchange(IoState::kParked, std::memory_order_acq_rel);
+  if (!HasWork()) io_state_.wait(IoState::kParked, std::memory_order_acquire);
+  io_state_.exchange(IoState::kAwake, std::memory_order_acq_rel);
+}
+
+// All that is left waits out a pause after EAGAIN. The pause is at most a millisecond, so a request
+// that comes meanwhile may wait for it.
+void IoThreadImpl::SleepUntilDue() {
+  const uint64_t now_ns = NowNs();
+  const uint64_t due_ns = reads_.NextDue();
+  if (due_ns <= now_ns) return;
+  const struct timespec pause = {0,
+                                 static_cast<long>(std::min<uint64_t>(due_ns - now_ns, 1'000'000))};
+  nanosleep(&pause, nullptr);
+}
+
+void IoThreadImpl::HandleResult(const ReadResult& result, uint64_t now_ns) {
+  const std::optional<IoCompletion> completion = reads_.OnResult(result, now_ns);
+  if (completion.has_value()) Complete(*completion);
+  if (reads_.direct_error() != 0 && !direct_change_noted_) {
+    direct_change_noted_ = true;
+    AddNote(absl::StrCat(file_.path(), ": a direct read at offset ", reads_.direct_error_offset(),
+                         " failed (", strerror(reads_.direct_error()),
+                         "); reading goes on through the page cache"));
+  }
+}
+
+// There is always room: no more requests are accepted than the queue holds.
+void IoThreadImpl::Complete(const IoCompletion& completion) {
+  completions_.TryPush({&completion, 1});
+  unannounced_ = true;
+}
+
+// Wakes the producer if it sleeps, once for many completions.
+void IoThreadImpl::AnnounceCompletions() {
+  if (!unannounced_) return;
+  unannounced_ = false;
+  if (producer_state_.exchange(ProducerState::kAwake, std::memory_order_acq_rel) ==
+      ProducerState::kParked) {
+    producer_state_.notify_one();
+  }
+}
+
+void IoThreadImpl::UpdateStats(uint64_t now_ns) {
+  bytes_.Set(reads_.bytes());
+  retries_.Set(reads_.retries());
+  if (busy_since_ns_ != 0) busy_ns_.Add(now_ns - busy_since_ns_);
+  busy_since_ns_ = reads_.active() > 0 ? now_ns : 0;
+}
+
+void IoThreadImpl::AddNote(const std::string& note) {
+  const std::lock_guard lock(note_mutex_);
+  absl::StrAppend(&mode_change_note_, mode_change_note_.empty() ? "" : "; ", note);
+}
+
+void IoThreadImpl::FailEngine(const absl::Status& status) {
+  AddNote(absl::StrCat(file_.path(), ": reading ended: ", status.message()));
+  // First the engine, since until then reads may still land in the memory of the requests.
+  RetireEngine();
+  in_engine_ = 0;
+  while (const std::optional<IoCompletion> completion = reads_.Abandon()) Complete(*completion);
+}
+
+// Destroys the engine, which waits until nothing is in flight.
+void IoThreadImpl::RetireEngine() {
+  engine_retired_.store(true, std::memory_order_seq_cst);
+  while (producer_in_engine_.load(std::memory_order_seq_cst)) std::this_thread::yield();
+  engine_.reset();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<IoThread>> IoThread::Start(const StorageFile& file,
+                                                          std::unique_ptr<ReadEngine> engine,
+                                                          const IoThreadOptions& options) {
+  if (options.capacity == 0) {
+    return absl::InvalidArgumentError("the I/O thread needs a capacity of at least one request");
+  }
+  auto thread = std::make_unique<IoThreadImpl>(file, std::move(engine), options.capacity);
+  SLUICE_RETURN_IF_ERROR(thread->StartThread(options.core));
+  return thread;
+}
+
+}  // namespace sluice
