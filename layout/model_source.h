@@ -38,13 +38,16 @@ class ModelSource {
   // Already validated, with every needed tensor present and of the shape that the config asks for.
   virtual const ModelConfig& config() const = 0;
   virtual const TokenizerData& tokenizer() const = 0;
-  // All tensors in the source; importers add none and drop none except ones they name on stderr.
+  // All tensors of the model; one that an importer leaves out is named in warnings().
   virtual std::span<const SourceTensor> tensors() const = 0;
   // Null if there is none of that name.
   virtual const SourceTensor* Find(std::string_view name) const = 0;
   // Reads raw bytes that begin `offset` bytes into the tensor.
   virtual absl::Status ReadTensor(const SourceTensor& tensor, uint64_t offset,
                                   std::span<std::byte> dst) const = 0;
+  // What the user should know, a sentence each: a tensor that was left out, a vocabulary's
+  // pre-tokenizer that was guessed, ... Tools print them to stderr.
+  virtual std::span<const std::string> warnings() const { return {}; }
 };
 
 struct ImportOptions {

@@ -1,0 +1,28 @@
+// A GGUF file as a ModelSource: architectures "llama" and "qwen2".
+//
+// Read from metadata: <arch>.{block_count, embedding_length, feed_forward_length, context_length,
+// vocab_size}, <arch>.attention.{head_count, head_count_kv, key_length, value_length,
+// layer_norm_rms_epsilon, sliding_window}, <arch>.rope.{freq_base, dimension_count, scaling.type,
+// scaling.factor, scale_linear}, and Sluice's own keys sluice.activation ("silu", "relu", "relu2",
+// "fatrelu") and sluice.activation_threshold. What would change the text and is not implemented
+// (experts, attention or logit scales, partial rotation, YaRN, ...) is refused by name.
+#ifndef SLUICE_LAYOUT_GGUF_SOURCE_H_
+#define SLUICE_LAYOUT_GGUF_SOURCE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "layout/model_source.h"
+
+namespace sluice {
+
+constexpr char kActivationKey[] = "sluice.activation";
+constexpr char kActivationThresholdKey[] = "sluice.activation_threshold";
+
+absl::StatusOr<std::unique_ptr<ModelSource>> OpenGgufSource(const std::string& path,
+                                                            const ImportOptions& options);
+
+}  // namespace sluice
+
+#endif  // SLUICE_LAYOUT_GGUF_SOURCE_H_

@@ -1,0 +1,236 @@
+#include "layout/imported_source.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "io/status.h"
+
+namespace sluice {
+namespace {
+
+struct ExpectedTensor {
+  std::string name;
+  std::vector<uint64_t> shape;
+};
+
+// Every tensor that a model of this config has; rope_freqs.weight aside, all are needed.
+std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& c) {
+  const uint64_t d = c.d_model, ff = c.d_ff, q = c.q_dim(), kv = c.kv_dim(), v = c.vocab_size;
+  std::vector<ExpectedTensor> out = {{"token_embd.weight", {v, d}}, {"output_norm.weight", {d}}};
+  if (!c.tied_head) out.push_back({"output.weight", {v, d}});
+  for (uint32_t layer = 0; layer < c.n_layers; ++layer) {
+    const auto add = [&](std::string_view part, std::vector<uint64_t> shape) {
+      out.push_back({absl::StrFormat("blk.%d.%s", layer, part), std::move(shape)});
+    };
+    add("attn_norm.weight", {d});
+    add("attn_q.weight", {q, d});
+    add("attn_k.weight", {kv, d});
+    add("attn_v.weight", {kv, d});
+    add("attn_output.weight", {d, q});
+    if (c.qkv_bias) {
+      add("attn_q.bias", {q});
+      add("attn_k.bias", {kv});
+      add("attn_v.bias", {kv});
+    }
+    add("ffn_norm.weight", {d});
+    add("ffn_gate.weight", {ff, d});
+    add("ffn_up.weight", {ff, d});
+    add("ffn_down.weight", {d, ff});
+  }
+  return out;
+}
+
+std::string ShapeText(const std::vector<uint64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+// Why a tensor that is not in the table matters, as far as its name tells.
+std::string_view WhyUnexpected(std::string_view name) {
+  const auto has = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
+  if (has("_exps") || has("_shexp") || has("gate_inp")) {
+    return "it belongs to a mixture of experts, which Sluice does not run";
+  }
+  if (has("q_norm") || has("k_norm")) return "Sluice has no normalisation of queries and keys";
+  if (has("bias")) return "Sluice has biases on Q, K and V only";
+  return "a decoder of the Llama family has no such tensor, and leaving it out would change the "
+         "text";
+}
+
+}  // namespace
+
+void ImportedSource::AddTensor(SourceTensor tensor) {
+  index_.emplace(tensor.name, tensors_.size());
+  tensors_.push_back(std::move(tensor));
+}
+
+const SourceTensor* ImportedSource::Find(std::string_view name) const {
+  const auto it = index_.find(ToAbsl(name));
+  return it == index_.end() ? nullptr : &tensors_[it->second];
+}
+
+absl::Status ImportedSource::ReadTensor(const SourceTensor& tensor, uint64_t offset,
+                                        std::span<std::byte> dst) const {
+  const auto it = index_.find(tensor.name);
+  if (it == index_.end()) {
+    return absl::NotFoundError(absl::StrFormat("%s: has no tensor \"%s\"", path_, tensor.name));
+  }
+  if (rope_divisors_.empty() || tensor.name != kRopeFreqs) {
+    return ReadStored(it->second, offset, dst);
+  }
+  const auto bytes = std::as_bytes(std::span(rope_divisors_));
+  if (offset > bytes.size() || dst.size() > bytes.size() - offset) {
+    return absl::OutOfRangeError(
+        absl::StrFormat("%s: read outside tensor \"%s\"", path_, tensor.name));
+  }
+  std::memcpy(dst.data(), bytes.data() + offset, dst.size());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint32_t> ImportedSource::EmbeddingRows() const {
+  const SourceTensor* embedding = Find("token_embd.weight");
+  if (embedding == nullptr || embedding->shape.size() != 2 || embedding->shape[0] > UINT32_MAX) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: has no matrix token_embd.weight; is this a whole model and not a vocabulary or an "
+        "adapter?",
+        path_));
+  }
+  return static_cast<uint32_t>(embedding->shape[0]);
+}
+
+absl::StatusOr<std::vector<float>> ImportedSource::ReadAsFloats(const SourceTensor& tensor) const {
+  const std::optional<uint64_t> bytes = SourceTensorBytes(tensor.type, tensor.shape);
+  if (!bytes || *bytes > (1u << 20)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: tensor \"%s\" has the unexpected shape %s", path_, tensor.name,
+                        ShapeText(tensor.shape)));
+  }
+  std::vector<std::byte> raw(*bytes);
+  SLUICE_RETURN_IF_ERROR(ReadTensor(tensor, 0, raw));
+  std::vector<float> values(raw.size() / BlockBytes(tensor.type) * BlockElements(tensor.type));
+  DecodeSource(tensor.type, raw, values);
+  return values;
+}
+
+absl::Status ImportedSource::SetRopeDivisors(std::vector<float> divisors) {
+  if (const SourceTensor* stored = Find(kRopeFreqs)) {
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<float> factors, ReadAsFloats(*stored));
+    if (divisors.empty()) divisors.assign(factors.size(), 1.0f);
+    if (factors.size() != config_.head_dim / 2 || divisors.size() != factors.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: tensor \"%s\" has %d elements, expected %d (half a head)", path_,
+                          kRopeFreqs, factors.size(), config_.head_dim / 2));
+    }
+    for (size_t i = 0; i < factors.size(); ++i) divisors[i] *= factors[i];
+  }
+  if (divisors.empty()) return absl::OkStatus();
+  for (const float f : divisors) {
+    if (!(std::isfinite(f) && f > 0.0f)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: a RoPE divisor is %g; it must be finite and above 0", path_, f));
+    }
+  }
+  const SourceTensor tensor{kRopeFreqs, SourceType::kF32, {divisors.size()}};
+  if (const auto it = index_.find(kRopeFreqs); it != index_.end()) {
+    tensors_[it->second] = tensor;
+  } else {
+    AddTensor(tensor);
+  }
+  rope_divisors_ = std::move(divisors);
+  return absl::OkStatus();
+}
+
+absl::Status ImportedSource::Check() {
+  SLUICE_RETURN_IF_ERROR(Annotate(ValidateConfig(config_), path_));
+  SLUICE_RETURN_IF_ERROR(Annotate(ValidateTokenizer(tokenizer_), path_));
+  if (tokenizer_.tokens.size() != config_.vocab_size) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: the tokenizer has %d tokens, but token_embd.weight has %d rows", path_,
+                        tokenizer_.tokens.size(), config_.vocab_size));
+  }
+  return CheckTensors();
+}
+
+absl::Status ImportedSource::CheckTensors() const {
+  const std::vector<ExpectedTensor> expected = ExpectedTensors(config_);
+  for (const ExpectedTensor& e : expected) {
+    const SourceTensor* tensor = Find(e.name);
+    if (tensor == nullptr) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: tensor \"%s\" is missing; the file does not hold the whole model", path_, e.name));
+    }
+    if (tensor->shape != e.shape) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: tensor \"%s\" has shape %s, but the config asks for %s", path_,
+                          e.name, ShapeText(tensor->shape), ShapeText(e.shape)));
+    }
+  }
+  absl::flat_hash_set<absl::string_view> known = {kRopeFreqs};
+  for (const ExpectedTensor& e : expected) known.insert(e.name);
+  for (const SourceTensor& tensor : tensors_) {
+    if (!known.contains(tensor.name)) {
+      return absl::UnimplementedError(absl::StrFormat("%s: unexpected tensor \"%s\": %s", path_,
+                                                      tensor.name, WhyUnexpected(tensor.name)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SettleActivation(const ImportOptions& options, std::optional<Activation> stated,
+                              std::optional<float> threshold, ModelConfig& config) {
+  if (options.activation) {
+    config.activation = *options.activation;
+    config.activation_origin = ActivationOrigin::kFlag;
+  } else if (stated) {
+    config.activation = *stated;
+    config.activation_origin = ActivationOrigin::kMetadata;
+  } else {
+    config.activation = Activation::kSilu;
+    config.activation_origin = ActivationOrigin::kAssumed;
+  }
+  if (config.activation != Activation::kFatRelu) {
+    if (!options.activation_threshold) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "an activation threshold was given, but the activation is %s; only fatrelu has one",
+        ActivationName(config.activation)));
+  }
+  if (options.activation_threshold) threshold = options.activation_threshold;
+  if (!threshold) {
+    return absl::InvalidArgumentError(
+        "the activation is fatrelu, but neither the model nor a flag gives its threshold");
+  }
+  config.activation_threshold = *threshold;
+  return absl::OkStatus();
+}
+
+std::optional<std::string> LimitContextToWindow(uint64_t window, ModelConfig& config) {
+  if (window == 0 || window >= config.context_length) return std::nullopt;
+  const uint32_t trained = std::exchange(config.context_length, static_cast<uint32_t>(window));
+  return absl::StrFormat(
+      "the model attends to a sliding window of %d tokens, which Sluice does not implement; the "
+      "context is limited to that (trained: %d)",
+      window, trained);
+}
+
+absl::StatusOr<std::vector<float>> LinearRopeDivisors(double factor, uint32_t head_dim) {
+  if (!(factor > 0.0 && factor < 1e6)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the factor of linear RoPE scaling is %g; it must be in 0..1e6", factor));
+  }
+  if (factor == 1.0) return std::vector<float>();
+  return std::vector<float>(head_dim / 2, static_cast<float>(factor));
+}
+
+absl::Status UnsupportedRopeScaling(std::string_view kind) {
+  return absl::UnimplementedError(absl::StrFormat(
+      "RoPE scaling of type \"%s\" is not supported (linear and llama3 are); convert the model "
+      "without RoPE scaling to run it up to its original context length",
+      kind));
+}
+
+}  // namespace sluice

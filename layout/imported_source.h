@@ -1,0 +1,84 @@
+// What the importers share: the table of tensors under canonical names, its check against the
+// config, and the tensor of RoPE divisors that is computed and not stored.
+#ifndef SLUICE_LAYOUT_IMPORTED_SOURCE_H_
+#define SLUICE_LAYOUT_IMPORTED_SOURCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "layout/model_source.h"
+
+namespace sluice {
+
+constexpr char kRopeFreqs[] = "rope_freqs.weight";
+
+// Thread-compatible; ReadTensor is thread-safe.
+class ImportedSource : public ModelSource {
+ public:
+  const std::string& path() const override { return path_; }
+  const ModelConfig& config() const override { return config_; }
+  const TokenizerData& tokenizer() const override { return tokenizer_; }
+  std::span<const SourceTensor> tensors() const override { return tensors_; }
+  const SourceTensor* Find(std::string_view name) const override;
+  absl::Status ReadTensor(const SourceTensor& tensor, uint64_t offset,
+                          std::span<std::byte> dst) const final;
+  std::span<const std::string> warnings() const override { return warnings_; }
+
+ protected:
+  explicit ImportedSource(std::string path) : path_(std::move(path)) {}
+
+  // Reads bytes of tensors()[index] as stored.
+  virtual absl::Status ReadStored(size_t index, uint64_t offset,
+                                  std::span<std::byte> dst) const = 0;
+
+  // Rows of the embedding: the size of the vocabulary. InvalidArgument if there is none.
+  absl::StatusOr<uint32_t> EmbeddingRows() const;
+  // Divides the rotation frequencies by `divisors` (head_dim / 2 of them, on top of those that the
+  // model stores): they become the F32 tensor rope_freqs.weight. Call after the tensors are there.
+  absl::Status SetRopeDivisors(std::vector<float> divisors);
+  // The last step: validates the config and checks the table against it, naming the first tensor
+  // that is missing, has another shape, or that a decoder of the Llama family does not know. The
+  // tokenizer must have as many tokens as the embedding has rows.
+  absl::Status Check();
+
+  void AddTensor(SourceTensor tensor);  // names are unique: the readers have seen to that
+
+  std::string path_;
+  ModelConfig config_;
+  TokenizerData tokenizer_;
+  std::vector<std::string> warnings_;
+
+ private:
+  absl::StatusOr<std::vector<float>> ReadAsFloats(const SourceTensor& tensor) const;
+  absl::Status CheckTensors() const;
+
+  std::vector<SourceTensor> tensors_;
+  absl::flat_hash_map<std::string, size_t> index_;
+  std::vector<float> rope_divisors_;  // empty if rope_freqs.weight is not there
+};
+
+// Settles the activation: the flag, else what the model states, else SiLU. `threshold` is what the
+// model states for FATReLU.
+absl::Status SettleActivation(const ImportOptions& options, std::optional<Activation> stated,
+                              std::optional<float> threshold, ModelConfig& config);
+
+// Limits the context to the attention window, within which windowed attention is full attention.
+// Returns the sentence that says so, if the limit has an effect.
+std::optional<std::string> LimitContextToWindow(uint64_t window, ModelConfig& config);
+
+// The divisors of "linear" RoPE scaling: all the factor. InvalidArgument unless 0 < factor < 1e6.
+absl::StatusOr<std::vector<float>> LinearRopeDivisors(double factor, uint32_t head_dim);
+
+// The message for a kind of RoPE scaling that Sluice does not compute.
+absl::Status UnsupportedRopeScaling(std::string_view kind);
+
+}  // namespace sluice
+
+#endif  // SLUICE_LAYOUT_IMPORTED_SOURCE_H_
