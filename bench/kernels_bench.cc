@@ -1,0 +1,157 @@
+// Speed of the kernels in GB of weights per second, for every ISA of this machine and every weight
+// type, beside the rate at which the same memory can merely be read (ReadMemory in the same run).
+//
+// Names: what / ISA / weight type / total size of the rows. "scattered" rows are visited through
+// pointers in random order, as neurons come from the cache.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "benchmark/benchmark.h"
+#include "layout/weight_type.h"
+#include "runtime/kernels/kernels.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kN = 4096;                  // the width of a 7B model
+constexpr size_t kCachedBytes = 256 << 10;   // stays in a core's own cache
+constexpr size_t kMemoryBytes = 512u << 20;  // larger than any cache
+
+// Rows of random weights, in order and scattered.
+class Rows {
+ public:
+  Rows(WeightType type, size_t bytes)
+      : stride_(RowBytes(type, kN)), n_rows_(bytes / stride_), bytes_(n_rows_ * stride_) {
+    std::mt19937 random(1);
+    std::vector<float> row(kN);
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    for (float& w : row) w = uniform(random);
+    EncodeRow(type, row, {bytes_.data(), stride_});
+    for (size_t r = 1; r < n_rows_; ++r) {
+      std::memcpy(bytes_.data() + r * stride_, bytes_.data(), stride_);
+    }
+    for (size_t r = 0; r < n_rows_; ++r) pointers_.push_back(bytes_.data() + r * stride_);
+    std::shuffle(pointers_.begin(), pointers_.end(), random);
+  }
+
+  RowSet InOrder() const { return {.base = bytes_.data(), .stride = stride_, .n_rows = n_rows_}; }
+  RowSet Scattered() const { return {.pointers = pointers_.data(), .n_rows = n_rows_}; }
+  size_t bytes() const { return bytes_.size(); }
+
+ private:
+  size_t stride_;
+  size_t n_rows_;
+  std::vector<std::byte> bytes_;
+  std::vector<const std::byte*> pointers_;
+};
+
+struct Vectors {
+  Vectors(const KernelTable& table, size_t count)
+      : f(kN * count),
+        q(kN * count),
+        scale(kN / kQuantBlock * count),
+        block_sums(kN / kQuantBlock * count) {
+    std::mt19937 random(2);
+    std::normal_distribution<float> normal;
+    for (float& x : f) x = normal(random);
+    table.quantize(f.data(), f.size(), q.data(), scale.data(), block_sums.data());
+    for (size_t v = 0; v < count; ++v) {
+      views.push_back({.f = f.data() + v * kN,
+                       .q = q.data() + v * kN,
+                       .scale = scale.data() + v * (kN / kQuantBlock),
+                       .block_sums = block_sums.data() + v * (kN / kQuantBlock)});
+    }
+  }
+  std::vector<float> f;
+  std::vector<int8_t> q;
+  std::vector<float> scale;
+  std::vector<int32_t> block_sums;
+  std::vector<VectorView> views;
+};
+
+void Dot(benchmark::State& state, const KernelTable& table, WeightType type, size_t bytes,
+         bool scattered, size_t n_vectors) {
+  const Rows rows(type, bytes);
+  const RowSet set = scattered ? rows.Scattered() : rows.InOrder();
+  const Vectors x(table, n_vectors);
+  std::vector<float> out(set.n_rows * n_vectors);
+  for (auto _ : state) {
+    table.dot[static_cast<size_t>(type)](set, kN, x.views.data(), n_vectors, out.data(),
+                                         set.n_rows);
+    benchmark::ClobberMemory();
+  }
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(rows.bytes()));
+  state.counters["MAC/s"] = benchmark::Counter(static_cast<double>(set.n_rows * kN * n_vectors),
+                                               benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void Axpy(benchmark::State& state, const KernelTable& table, WeightType type, size_t bytes,
+          bool scattered) {
+  const Rows rows(type, bytes);
+  const RowSet set = scattered ? rows.Scattered() : rows.InOrder();
+  std::vector<float> y(kN);
+  // Of alternating sign, so that y stays small.
+  std::vector<float> c(set.n_rows);
+  for (size_t r = 0; r < c.size(); ++r) c[r] = r % 2 ? 0.5f : -0.5f;
+  for (auto _ : state) {
+    table.axpy[static_cast<size_t>(type)](set, kN, c.data(), 0, kN, y.data());
+    benchmark::ClobberMemory();
+  }
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(rows.bytes()));
+}
+
+void Quantize(benchmark::State& state, const KernelTable& table) {
+  Vectors x(table, 1);
+  for (auto _ : state) {
+    table.quantize(x.f.data(), kN, x.q.data(), x.scale.data(), x.block_sums.data());
+    benchmark::ClobberMemory();
+  }
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(kN * sizeof(float)));
+}
+
+// The bound: a plain sum over as many bytes.
+void ReadMemory(benchmark::State& state, size_t bytes) {
+  std::vector<uint64_t> words(bytes / sizeof(uint64_t), 1);
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(std::accumulate(words.begin(), words.end(), uint64_t{0}));
+  }
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(bytes));
+}
+
+void RegisterTable(const KernelTable& table) {
+  const std::string isa(table.name);
+  for (const WeightType type :
+       {WeightType::kF32, WeightType::kF16, WeightType::kQ8, WeightType::kQ4}) {
+    const std::string suffix = "/" + isa + "/" + std::string(WeightTypeName(type));
+    const auto add = [&](const std::string& name, auto... args) {
+      benchmark::RegisterBenchmark(name.c_str(), args...);
+    };
+    add("Dot" + suffix + "/cached", Dot, table, type, kCachedBytes, false, 1);
+    add("Dot" + suffix + "/memory", Dot, table, type, kMemoryBytes, false, 1);
+    add("Dot" + suffix + "/memory/scattered", Dot, table, type, kMemoryBytes, true, 1);
+    add("Dot16Vectors" + suffix + "/cached", Dot, table, type, kCachedBytes, false, 16);
+    add("Axpy" + suffix + "/cached", Axpy, table, type, kCachedBytes, false);
+    add("Axpy" + suffix + "/memory", Axpy, table, type, kMemoryBytes, false);
+    add("Axpy" + suffix + "/memory/scattered", Axpy, table, type, kMemoryBytes, true);
+  }
+  benchmark::RegisterBenchmark(("Quantize/" + isa).c_str(), Quantize, table);
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  benchmark::RegisterBenchmark("ReadMemory/cached", sluice::ReadMemory, sluice::kCachedBytes);
+  benchmark::RegisterBenchmark("ReadMemory/memory", sluice::ReadMemory, sluice::kMemoryBytes);
+  for (const sluice::KernelTable* table : sluice::AvailableKernels()) {
+    sluice::RegisterTable(*table);
+  }
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
