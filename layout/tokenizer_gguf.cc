@@ -6,6 +6,7 @@
 #include "io/status.h"
 #include "layout/pre_tokenizer_names.h"
 #include "layout/tokenizer_import.h"
+#include "layout/tokenizer_parts.h"
 
 namespace sluice {
 namespace {
@@ -14,13 +15,6 @@ constexpr char kTokens[] = "tokenizer.ggml.tokens";
 constexpr char kScores[] = "tokenizer.ggml.scores";
 constexpr char kTypes[] = "tokenizer.ggml.token_type";
 constexpr char kMerges[] = "tokenizer.ggml.merges";
-
-// Control tokens that end generation, known by their text since few files name more than EOS. The
-// first that the vocabulary has is the end of a turn, unless the file names another one.
-constexpr std::string_view kEndTexts[] = {
-    "<|eot_id|>", "<|im_end|>",    "<|end|>",         "<end_of_turn>",
-    "<|EOT|>",    "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>",
-};
 
 absl::Status ReadId(const GgufFile& file, const char* key, int32_t& id) {
   if (!file.Has(key)) return absl::OkStatus();
@@ -104,17 +98,6 @@ absl::Status ReadByteBpe(const GgufFile& file, TokenizerData& data,
   return absl::OkStatus();
 }
 
-void FindEndTokens(TokenizerData& data) {
-  for (const std::string_view text : kEndTexts) {
-    for (size_t id = 0; id < data.tokens.size(); ++id) {
-      if (data.types[id] != TokenType::kControl || data.tokens[id] != text) continue;
-      if (data.eot == kNoToken) data.eot = static_cast<int32_t>(id);
-      data.end_ids.push_back(static_cast<int32_t>(id));
-      break;
-    }
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<ImportedTokenizer> ImportGgufTokenizer(const GgufFile& file) {
@@ -148,8 +131,8 @@ absl::StatusOr<ImportedTokenizer> ImportGgufTokenizer(const GgufFile& file) {
     SLUICE_RETURN_IF_ERROR(
         ReadFlag(file, "tokenizer.ggml.add_space_prefix", data.add_space_prefix));
   }
-  FindEndTokens(data);
   SLUICE_RETURN_IF_ERROR(ReadId(file, "tokenizer.ggml.eot_token_id", data.eot));
+  AddKnownEndTokens(data);
   SLUICE_RETURN_IF_ERROR(Annotate(ValidateTokenizer(data), file.path()));
   return imported;
 }

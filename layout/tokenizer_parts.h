@@ -1,0 +1,56 @@
+// The parts that the tokenizer importers are made of; tokenizer_import.h is their interface.
+#ifndef SLUICE_LAYOUT_TOKENIZER_PARTS_H_
+#define SLUICE_LAYOUT_TOKENIZER_PARTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "layout/tokenizer_data.h"
+#include "layout/tokenizer_import.h"
+
+namespace sluice {
+
+// Adds to `end_ids` the control tokens that are known by their text to end generation; most files
+// name no more than EOS. The best known of them becomes `eot` if that is not set.
+void AddKnownEndTokens(TokenizerData& data);
+
+struct PlacedToken {
+  int32_t id;
+  std::string text;
+  TokenType type;
+};
+
+// Puts the tokens at their ids, the later of two with one id winning, and makes the vocabulary as
+// large as needed; ids that nothing has become unused tokens "[PADn]". InvalidArgument if so many
+// would be needed that the ids cannot be meant.
+absl::Status PlaceTokens(std::vector<PlacedToken> placed, TokenizerData& data);
+
+// What the small files beside the vocabulary say.
+struct TokenizerSettings {
+  std::string bos, eos, unk;  // texts; empty if not said
+  std::optional<bool> add_bos, add_eos;
+  std::optional<int32_t> bos_id;
+  std::vector<int32_t> eos_ids;
+  std::vector<PlacedToken> added;
+};
+absl::StatusOr<TokenizerSettings> ReadTokenizerSettings(const HuggingFaceTokenizerFiles& files,
+                                                        const std::string& folder);
+
+// A vocabulary file by itself. The fields that stay unset are for the settings and defaults.
+struct VocabularyFile {
+  ImportedTokenizer imported;
+  std::optional<bool> add_bos, add_eos;  // said by the file
+  std::string bos, eos;                  // texts that the file adds around the text
+};
+absl::StatusOr<VocabularyFile> ReadTokenizerJson(std::string_view text, const std::string& path);
+absl::StatusOr<VocabularyFile> ReadSentencePieceModel(std::string_view bytes,
+                                                      const std::string& path);
+
+}  // namespace sluice
+
+#endif  // SLUICE_LAYOUT_TOKENIZER_PARTS_H_
