@@ -65,8 +65,11 @@ uint32_t StatedAlignment(int fd) {
 
 class Prober {
  public:
-  Prober(int direct_fd, int buffered_fd, uint64_t size, AlignedBuffer memory)
-      : direct_fd_(direct_fd), buffered_fd_(buffered_fd), size_(size), memory_(std::move(memory)) {}
+  Prober(const DirectReader& direct_read, int buffered_fd, uint64_t size, AlignedBuffer memory)
+      : direct_read_(direct_read),
+        buffered_fd_(buffered_fd),
+        size_(size),
+        memory_(std::move(memory)) {}
 
   // How much memory probing at `block` takes.
   static size_t MemoryFor(uint32_t block) { return 4 * static_cast<size_t>(block); }
@@ -116,7 +119,7 @@ class Prober {
     std::fill_n(target, block, poison);
     ssize_t got;
     do {
-      got = pread(direct_fd_, target, block, static_cast<off_t>(place.offset));
+      got = direct_read_(target, block, place.offset);
     } while (got < 0 && errno == EINTR);
     const std::string where = absl::StrCat(block, " B at offset ", place.offset);
     if (got < 0) return absl::StrCat("O_DIRECT read of ", where, " failed: ", strerror(errno));
@@ -142,7 +145,7 @@ class Prober {
     return absl::OkStatus();
   }
 
-  int direct_fd_;
+  const DirectReader& direct_read_;
   int buffered_fd_;
   uint64_t size_;
   AlignedBuffer memory_;
@@ -152,18 +155,27 @@ class Prober {
 
 absl::StatusOr<DirectProbeResult> ProbeDirectIo(int direct_fd, int buffered_fd, uint64_t size,
                                                 uint32_t block) {
+  const auto direct_read = [direct_fd](std::byte* dst, size_t length, uint64_t offset) {
+    return pread(direct_fd, dst, length, static_cast<off_t>(offset));
+  };
+  return ProbeDirectReads(direct_read, StatedAlignment(direct_fd), buffered_fd, size, block);
+}
+
+absl::StatusOr<DirectProbeResult> ProbeDirectReads(const DirectReader& direct_read,
+                                                   uint32_t stated_alignment, int buffered_fd,
+                                                   uint64_t size, uint32_t block) {
   // The largest alignment that file systems and encrypted devices ask for in practice.
   constexpr uint32_t kMostAlignment = 64 * 1024;
   SLUICE_ASSIGN_OR_RETURN(
       AlignedBuffer memory,
       AlignedBuffer::Allocate(Prober::MemoryFor(std::max(block, kMostAlignment))));
-  Prober prober(direct_fd, buffered_fd, size, std::move(memory));
+  Prober prober(direct_read, buffered_fd, size, std::move(memory));
 
   DirectProbeResult result;
-  const uint32_t stated = StatedAlignment(direct_fd);
-  if (stated > block) {
+  if (stated_alignment > block) {
     // Such reads may still succeed, through the page cache, so the statement decides.
-    result.note = absl::StrCat("O_DIRECT needs ", stated, " B alignment here, reads have ", block);
+    result.note =
+        absl::StrCat("O_DIRECT needs ", stated_alignment, " B alignment here, reads have ", block);
     return result;
   }
   SLUICE_ASSIGN_OR_RETURN(result.note, prober.TryBlock(block));

@@ -2,7 +2,11 @@
 #ifndef SLUICE_IO_DIRECT_PROBE_H_
 #define SLUICE_IO_DIRECT_PROBE_H_
 
+#include <sys/types.h>
+
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -21,6 +25,13 @@ struct DirectProbeResult {
 // that. An error only if the probe itself cannot run: no memory, or the buffered reads fail.
 absl::StatusOr<DirectProbeResult> ProbeDirectIo(int direct_fd, int buffered_fd, uint64_t size,
                                                 uint32_t block);
+
+// The same with the direct reads as a function, which behaves like pread, and with the alignment
+// that the file system states for them, 0 if it states none. Tests bring readers of their own.
+using DirectReader = std::function<ssize_t(std::byte* dst, size_t length, uint64_t offset)>;
+absl::StatusOr<DirectProbeResult> ProbeDirectReads(const DirectReader& direct_read,
+                                                   uint32_t stated_alignment, int buffered_fd,
+                                                   uint64_t size, uint32_t block);
 
 }  // namespace sluice
 

@@ -56,7 +56,7 @@ struct EngineOptions {
   EngineKind kind = EngineKind::kAuto;
   uint32_t depth = 32;
   // Memory that reads will land in; registered with the kernel where that is allowed.
-  std::span<const std::span<std::byte>> buffers;
+  std::span<const std::span<std::byte>> buffers = {};
 };
 
 // kAuto takes io_uring if a probe in a child process says that it works (a seccomp filter may kill

@@ -1,6 +1,8 @@
 #include "io/uring_setup.h"
 
 #include <liburing.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -24,7 +26,10 @@ int SetUpRing(uint32_t entries, struct io_uring* ring) {
 
 int EnableRing(struct io_uring* ring) {
   if ((ring->flags & IORING_SETUP_R_DISABLED) == 0) return 0;
-  return io_uring_enable_rings(ring);
+  // liburing 2.3 declares io_uring_enable_rings, but its shared library does not export it.
+  const long result =
+      syscall(SYS_io_uring_register, ring->ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
+  return result < 0 ? -errno : 0;
 }
 
 }  // namespace sluice
