@@ -1,0 +1,43 @@
+// A tiny model of the Llama family for importer tests: every part can be changed before it is
+// written, so that a test states only what differs from a good model.
+#ifndef SLUICE_TESTS_IMPORT_TEST_MODELS_H_
+#define SLUICE_TESTS_IMPORT_TEST_MODELS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "layout/model_source.h"
+
+namespace sluice {
+
+struct TinyTensor {
+  std::vector<uint64_t> shape;
+  std::vector<float> values;
+  SourceType type = SourceType::kF32;
+};
+
+// 2 layers, width 32, FFN 44, 4 heads of 8 with 2 for K and V, 8 tokens, untied head. Weights are
+// seeded random numbers that half and bfloat16 hold exactly.
+std::map<std::string, TinyTensor> TinyTensors(bool qkv_bias);
+
+struct TinyGguf {
+  explicit TinyGguf(const std::string& arch = "llama");
+  void Write(const std::string& path) const;
+
+  std::map<std::string, std::string> strings;
+  std::map<std::string, uint32_t> ints;
+  std::map<std::string, float> floats;
+  std::map<std::string, bool> bools;
+  std::map<std::string, std::vector<int32_t>> int_arrays;
+  std::vector<std::string> tokens;
+  std::map<std::string, TinyTensor> tensors;
+};
+
+// All values of a tensor of the source, decoded; empty if the source has none of that name.
+std::vector<float> SourceFloats(const ModelSource& source, const std::string& name);
+
+}  // namespace sluice
+
+#endif  // SLUICE_TESTS_IMPORT_TEST_MODELS_H_
