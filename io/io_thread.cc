@@ -148,7 +148,6 @@ class IoThreadImpl final : public IoThread {
   // Of the I/O thread.
   std::unique_ptr<ReadEngine> engine_;  // null once it failed
   ReadOperations reads_;
-  size_t in_engine_ = 0;  // operations that the engine holds
   std::vector<ReadOp> ops_;
   std::vector<ReadResult> results_;
   bool unannounced_ = false;  // completions were queued and the producer was not told
@@ -227,7 +226,7 @@ void IoThreadImpl::Run(int core) {
     AnnounceCompletions();
     if (reads_.active() == 0) {
       Park();
-    } else if (in_engine_ == 0) {
+    } else if (reads_.in_engine() == 0) {
       SleepUntilDue();
     } else {
       ReapReads();
@@ -264,9 +263,9 @@ void IoThreadImpl::StartReads() {
   if (ops.empty()) return;
   const absl::StatusOr<uint32_t> taken = engine_->Submit(ops);
   if (!taken.ok()) return FailEngine(taken.status());
-  in_engine_ += *taken;
+  const bool holds_some = reads_.in_engine() > ops.size() - *taken;
   for (const ReadOp& op : ops.subspan(*taken)) {
-    if (in_engine_ > 0) {
+    if (holds_some) {
       reads_.PutBack(op);
     } else {
       // It holds nothing and takes nothing: to be tried again like a busy device, not for ever.
@@ -288,7 +287,6 @@ void IoThreadImpl::ReapReads() {
   const absl::StatusOr<uint32_t> count = engine_->Reap(results_, /*wait=*/true);
   if (has_room) io_state_.exchange(IoState::kAwake, std::memory_order_acq_rel);
   if (!count.ok()) return FailEngine(count.status());
-  in_engine_ -= *count;
   operations_.Add(*count);
   const uint64_t now_ns = NowNs();
   for (uint32_t i = 0; i < *count; ++i) HandleResult(results_[i], now_ns);
@@ -357,7 +355,6 @@ void IoThreadImpl::FailEngine(const absl::Status& status) {
   AddNote(absl::StrCat(file_.path(), ": reading ended: ", status.message()));
   // First the engine, since until then reads may still land in the memory of the requests.
   RetireEngine();
-  in_engine_ = 0;
   while (const std::optional<IoCompletion> completion = reads_.Abandon()) Complete(*completion);
 }
 

@@ -56,7 +56,15 @@ size_t ReadOperations::TakeReady(uint64_t now_ns, std::span<ReadOp> out) {
   return taken;
 }
 
-void ReadOperations::PutBack(const ReadOp& op) { ready_.push_back(IndexOf(op.user)); }
+void ReadOperations::PutBack(const ReadOp& op) {
+  TakeBack(IndexOf(op.user));
+  ready_.push_back(IndexOf(op.user));
+}
+
+void ReadOperations::TakeBack(uint32_t index) {
+  slots_[index].in_engine = false;
+  --in_engine_;
+}
 
 ReadOp ReadOperations::MakeOp(uint32_t index) {
   Slot& slot = slots_[index];
@@ -69,6 +77,8 @@ ReadOp ReadOperations::MakeOp(uint32_t index) {
   const uint64_t alignment_bits = op.offset | op.length | reinterpret_cast<uintptr_t>(op.dst);
   slot.direct = file_.direct() && direct_error_ == 0 && (alignment_bits & (file_.block() - 1)) == 0;
   op.fd = slot.direct ? file_.fd() : file_.buffered_fd();
+  slot.in_engine = true;
+  ++in_engine_;
   return op;
 }
 
@@ -76,7 +86,8 @@ std::optional<IoCompletion> ReadOperations::OnResult(const ReadResult& result, u
   const uint32_t index = IndexOf(result.user);
   if (index >= slots_.size()) return std::nullopt;
   Slot& slot = slots_[index];
-  if (!slot.active || slot.generation != GenerationOf(result.user)) return std::nullopt;
+  if (!slot.in_engine || slot.generation != GenerationOf(result.user)) return std::nullopt;
+  TakeBack(index);
 
   if (result.result < 0) return OnError(index, -result.result, now_ns);
   if (result.result == 0) return Finish(index, ENODATA);
@@ -135,7 +146,9 @@ std::optional<IoCompletion> ReadOperations::Abandon() {
   const auto found =
       std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return s.active; });
   if (found == slots_.end()) return std::nullopt;
-  return Finish(static_cast<uint32_t>(found - slots_.begin()), EIO);
+  const uint32_t index = static_cast<uint32_t>(found - slots_.begin());
+  if (found->in_engine) TakeBack(index);
+  return Finish(index, EIO);
 }
 
 uint64_t ReadOperations::NextDue() const {

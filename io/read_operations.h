@@ -25,6 +25,8 @@ class ReadOperations {
   bool full() const { return free_.empty(); }
   // Requests added and not yet complete.
   size_t active() const { return slots_.size() - free_.size(); }
+  // Operations that TakeReady gave out and that did not come back.
+  size_t in_engine() const { return in_engine_; }
 
   // Not when full(). `request.length` > 0.
   void Add(const IoRequest& request);
@@ -43,7 +45,7 @@ class ReadOperations {
   // - EINVAL or EOPNOTSUPP from the direct descriptor starts it again on the buffered one, which
   //   every later operation uses too;
   // - any other error is final.
-  // A result that does not belong to a request of now is ignored.
+  // A result that belongs to no operation that is out is ignored.
   std::optional<IoCompletion> OnResult(const ReadResult& result, uint64_t now_ns);
 
   // Gives up one active request, with EIO; nullopt if there is none. For when the engine is gone.
@@ -67,10 +69,12 @@ class ReadOperations {
     uint16_t busy_tries = 0;  // EINTR and EAGAIN since the last progress
     uint16_t eio_tries = 0;   // EIO since the last progress
     bool active = false;
+    bool in_engine = false;
     bool direct = false;  // the operation in the engine uses the direct descriptor
   };
 
   ReadOp MakeOp(uint32_t index);
+  void TakeBack(uint32_t index);
   std::optional<IoCompletion> OnError(uint32_t index, int error, uint64_t now_ns);
   std::optional<IoCompletion> Again(uint32_t index);
   IoCompletion Finish(uint32_t index, int error);
@@ -79,6 +83,7 @@ class ReadOperations {
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;
   std::vector<uint32_t> ready_;  // slots to start, in order
+  size_t in_engine_ = 0;
   int direct_error_ = 0;
   uint64_t direct_error_offset_ = 0;
   uint64_t retries_ = 0;

@@ -1,0 +1,216 @@
+// Every fault of the fault engine: the same bytes, or the error that is defined for it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "io/fault_engine.h"
+#include "io/io_thread.h"
+#include "tests/io_test_files.h"
+
+namespace sluice {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr size_t kSize = 1 << 20;
+constexpr uint32_t kPiece = 8192;
+
+struct Outcome {
+  std::map<uint64_t, int> errors;  // by offset, of pieces that failed
+  std::vector<std::byte> bytes;
+  std::string mode_change_note;
+  IoStats stats;
+};
+
+// Reads the file in pieces through an I/O thread whose engine has the faults of `spec`.
+Outcome ReadWithFaults(const RandomFile& random, const std::string& engine_name,
+                       const std::string& spec) {
+  Outcome outcome;
+  const auto config = ParseFaultConfig(spec);
+  EXPECT_TRUE(config.ok()) << config.status();
+  const StorageFile& file = random.file();
+  auto engine = std::make_unique<FaultEngine>(MakeEngine(engine_name, file, 16), *config,
+                                              file.direct() ? file.fd() : -1);
+  auto thread = IoThread::Start(file, std::move(engine), {});
+  EXPECT_TRUE(thread.ok()) << thread.status();
+  const AlignedBuffer memory = AlignedBuffer::Allocate(kSize).value();
+  std::fill_n(memory.data(), memory.size(), std::byte{0xee});
+  std::vector<IoRequest> requests;
+  for (uint32_t at = 0; at < kSize; at += kPiece) {
+    requests.push_back(
+        {.offset = at, .length = kPiece, .dst = memory.data() + at, .tag = at / kPiece});
+  }
+  EXPECT_TRUE((*thread)->Submit(requests, IoPriority::kDemand));
+  size_t taken = 0;
+  while (taken < requests.size()) {
+    (*thread)->WaitForCompletion();
+    std::array<IoCompletion, 64> done;
+    const size_t count = (*thread)->Poll(done);
+    for (size_t i = 0; i < count; ++i) {
+      if (done[i].error != 0) outcome.errors[uint64_t{done[i].tag} * kPiece] = done[i].error;
+    }
+    taken += count;
+  }
+  outcome.mode_change_note = (*thread)->mode_change_note();
+  outcome.stats = (*thread)->stats();
+  outcome.bytes.assign(memory.data(), memory.data() + kSize);
+  return outcome;
+}
+
+class FaultTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (MakeEngine(GetParam(), random_.file(), 1) == nullptr) GTEST_SKIP() << "no io_uring here";
+  }
+  Outcome Read(const std::string& spec) { return ReadWithFaults(random_, GetParam(), spec); }
+
+  const RandomFile random_{kSize};
+};
+
+TEST_P(FaultTest, FaultsThatPassGiveTheSameBytes) {
+  for (const std::string spec :
+       {"short=0.5", "short=0.9,seed=2", "eintr=0.5", "eagain=0.2", "eio_once=0.5", "eio_once=1",
+        "delay=0.5", "delay=1,delay_reaps=20", "reorder=1", "few=1",
+        "short=0.3,eintr=0.2,eagain=0.1,eio_once=0.2,einval=0.01,delay=0.3,reorder=1,few=1"}) {
+    const Outcome outcome = Read(spec);
+    EXPECT_TRUE(outcome.errors.empty()) << spec;
+    EXPECT_EQ(outcome.bytes, random_.bytes()) << spec;
+  }
+}
+
+TEST_P(FaultTest, RetriesAreCounted) {
+  EXPECT_EQ(Read("reorder=1").stats.retries, 0u);
+  const Outcome outcome = Read("eio_once=1");
+  EXPECT_EQ(outcome.stats.retries, kSize / kPiece);
+  EXPECT_EQ(outcome.stats.operations, 2 * kSize / kPiece);
+  EXPECT_EQ(outcome.stats.bytes, kSize);
+}
+
+TEST_P(FaultTest, AnEioThatStaysIsReportedForThatPieceOnly) {
+  const Outcome outcome = Read("eio=100000-100001");
+  constexpr uint64_t kBad = 100'000 / kPiece * kPiece;
+  EXPECT_THAT(outcome.errors, testing::ElementsAre(testing::Pair(kBad, EIO)));
+  EXPECT_EQ(outcome.stats.retries, 3u);
+  EXPECT_TRUE(
+      std::equal(outcome.bytes.begin(), outcome.bytes.begin() + kBad, random_.bytes().begin()));
+  EXPECT_TRUE(std::equal(outcome.bytes.begin() + kBad + kPiece, outcome.bytes.end(),
+                         random_.bytes().begin() + kBad + kPiece));
+}
+
+TEST_P(FaultTest, ADeviceThatIsAlwaysBusyIsGivenUpInTheEnd) {
+  const RandomFile small(kSize);
+  for (const auto& [spec, error] : {std::pair("eagain=1", EAGAIN), std::pair("eintr=1", EINTR)}) {
+    const Outcome outcome = Read(spec);
+    EXPECT_EQ(outcome.errors.size(), kSize / kPiece) << spec;
+    for (const auto& [offset, got] : outcome.errors) EXPECT_EQ(got, error) << offset;
+  }
+}
+
+TEST_P(FaultTest, EinvalOnTheDirectDescriptorTurnsToTheBufferedOne) {
+  if (!random_.file().direct()) GTEST_SKIP() << random_.file().mode_note();
+  const Outcome outcome = Read("einval=1");
+  EXPECT_TRUE(outcome.errors.empty());
+  EXPECT_EQ(outcome.bytes, random_.bytes());
+  EXPECT_THAT(outcome.mode_change_note, HasSubstr("a direct read at offset"));
+  EXPECT_THAT(outcome.mode_change_note, HasSubstr("Invalid argument"));
+  EXPECT_THAT(outcome.mode_change_note, HasSubstr(random_.path()));
+  // At most what was in flight met the error; nothing went to the direct descriptor afterwards.
+  EXPECT_LE(outcome.stats.retries, 16u);
+}
+
+TEST_P(FaultTest, BytesThatWereNeverWrittenArriveAsSuccess) {
+  // Nothing below the checksums can tell; this pins down what they are for.
+  const Outcome outcome = Read("unwritten=1");
+  EXPECT_TRUE(outcome.errors.empty());
+  EXPECT_TRUE(std::all_of(outcome.bytes.begin(), outcome.bytes.end(),
+                          [](std::byte b) { return b == std::byte{0xee}; }));
+}
+
+TEST_P(FaultTest, TheSameSeedGivesTheSameFaults) {
+  const std::string spec = "short=0.3,eintr=0.3,eio_once=0.3,reorder=1,seed=";
+  const Outcome first = Read(spec + "11");
+  const Outcome again = Read(spec + "11");
+  const Outcome other = Read(spec + "12");
+  EXPECT_EQ(first.stats.retries, again.stats.retries);
+  EXPECT_EQ(first.stats.operations, again.stats.operations);
+  EXPECT_NE(first.stats.operations, other.stats.operations);
+}
+
+TEST_P(FaultTest, IsStoppedWithResultsHeldBack) {
+  const auto config = ParseFaultConfig("delay=1,delay_reaps=1000").value();
+  const StorageFile& file = random_.file();
+  auto thread = IoThread::Start(
+      file, std::make_unique<FaultEngine>(MakeEngine(GetParam(), file, 16), config, -1), {});
+  ASSERT_TRUE(thread.ok()) << thread.status();
+  const AlignedBuffer memory = AlignedBuffer::Allocate(64 * kPiece).value();
+  std::vector<IoRequest> requests;
+  for (uint32_t i = 0; i < 64; ++i) {
+    requests.push_back(
+        {.offset = i * kPiece, .length = kPiece, .dst = memory.data() + i * kPiece, .tag = i});
+  }
+  ASSERT_TRUE((*thread)->Submit(requests, IoPriority::kDemand));
+  thread->reset();
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, FaultTest, testing::Values("io_uring", "pread"),
+                         [](const auto& engine) { return engine.param; });
+
+TEST(FaultConfigTest, ReadsEveryKey) {
+  const auto config = ParseFaultConfig(
+      "seed=3,short=0.25,eintr=0.5,eagain=1,eio_once=0,einval=0.125,unwritten=1e-3,delay=0.75,"
+      "delay_reaps=9,reorder=1,few=1,eio=4096-8192");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->seed, 3u);
+  EXPECT_EQ(config->short_read, 0.25);
+  EXPECT_EQ(config->eintr, 0.5);
+  EXPECT_EQ(config->eagain, 1);
+  EXPECT_EQ(config->eio_once, 0);
+  EXPECT_EQ(config->einval, 0.125);
+  EXPECT_EQ(config->unwritten, 1e-3);
+  EXPECT_EQ(config->delay, 0.75);
+  EXPECT_EQ(config->delay_reaps, 9u);
+  EXPECT_TRUE(config->reorder);
+  EXPECT_TRUE(config->few);
+  EXPECT_EQ(config->eio_begin, 4096u);
+  EXPECT_EQ(config->eio_end, 8192u);
+}
+
+TEST(FaultConfigTest, OfNothingHasNoFaults) {
+  const auto config = ParseFaultConfig("");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->short_read, 0);
+  EXPECT_EQ(config->eio_end, 0u);
+}
+
+TEST(FaultConfigTest, NamesWhatItDoesNotUnderstand) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"eoi=0.1", "fault 'eoi' is unknown"},
+      {"short", "'short' is not KEY=VALUE"},
+      {"short=2", "fault 'short': '2' is not a share from 0 to 1"},
+      {"short=nan", "not a share"},
+      {"short=-0.1", "not a share"},
+      {"short=", "not a share"},
+      {"short=0.1=0.2", "not a share"},
+      {"seed=x", "fault 'seed': 'x' is not a number"},
+      {"reorder=yes", "not 0 or 1"},
+      {"delay_reaps=100000", "not a number from 0 to 1000"},
+      {"eio=5", "not a range of bytes"},
+      {"eio=9-5", "not a range of bytes"},
+      {"seed=1,bad=1", "fault 'bad' is unknown"},
+  };
+  for (const auto& [spec, message] : kCases) {
+    const auto config = ParseFaultConfig(spec);
+    EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument) << spec;
+    EXPECT_THAT(std::string(config.status().message()), HasSubstr(message)) << spec;
+  }
+}
+
+}  // namespace
+}  // namespace sluice
