@@ -97,6 +97,9 @@ class NeuronCache {
   // The load failed: the slot becomes free once its pins are gone, its bytes are never served.
   void Discard(Pin pin);
 
+  // Bundles that were needed and came past in a stream instead.
+  void CountMisses(uint32_t layer, uint64_t n) { stats_[layer].misses += n; }
+
   uint32_t n_free() const { return n_free_; }
   const CacheLayerStats& stats(uint32_t layer) const { return stats_[layer]; }
 

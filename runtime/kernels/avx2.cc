@@ -103,7 +103,7 @@ struct FloatKernel {
 // Sums the partial sums of 8 blocks, a block in each s[i], with `add` on lanes of 16 or 32 bits.
 // 32-bit element b of the result belongs to block b.
 template <typename Add>
-__m256i MergeBlocks(const __m256i (&s)[8], Add add) {
+SLUICE_INLINE __m256i MergeBlocks(const __m256i (&s)[8], Add add) {
   __m256i four[2];  // in each 128-bit lane one element of each of 4 blocks
   for (int k = 0; k < 2; ++k) {
     const __m256i a = add(_mm256_unpacklo_epi32(s[4 * k], s[4 * k + 1]),
@@ -121,7 +121,7 @@ __m256i WidenPairs(__m256i sums16) { return _mm256_madd_epi16(sums16, _mm256_set
 struct Q8 {
   static size_t QuantBytes(size_t n) { return n; }
 
-  static void Load8Blocks(const std::byte* p, size_t blocks, __m256i (&w)[8]) {
+  SLUICE_INLINE static void Load8Blocks(const std::byte* p, size_t blocks, __m256i (&w)[8]) {
     for (size_t b = 0; b < 8; ++b) {
       w[b] = b < blocks ? Load256(p + kBlock * b) : _mm256_setzero_si256();
     }
@@ -129,10 +129,10 @@ struct Q8 {
 
   // VPMADDUBSW wants one unsigned factor: |w| <= 128, and x takes w's sign. Two products are at
   // most 2 * 128 * 127, so they do not saturate 16 bits, but more of them need 32.
-  static __m256i Partial(__m256i w, __m256i x) {
+  SLUICE_INLINE static __m256i Partial(__m256i w, __m256i x) {
     return WidenPairs(_mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)));
   }
-  static __m256i SumBlocks(const __m256i (&partial)[8], __m256i /*x_sums*/) {
+  SLUICE_INLINE static __m256i SumBlocks(const __m256i (&partial)[8], __m256i /*x_sums*/) {
     return MergeBlocks(partial, [](__m256i a, __m256i b) { return _mm256_add_epi32(a, b); });
   }
 };
@@ -143,7 +143,7 @@ struct Q4 {
   static __m256i Low(__m256i bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi8(15)); }
   static __m256i High(__m256i bytes) { return Low(_mm256_srli_epi16(bytes, 4)); }
 
-  static void Load8Blocks(const std::byte* p, size_t blocks, __m256i (&w)[8]) {
+  SLUICE_INLINE static void Load8Blocks(const std::byte* p, size_t blocks, __m256i (&w)[8]) {
     size_t b = 0;
     for (; b + 4 <= blocks; b += 4, p += 64) {
       const __m256i first = Load256(p);
@@ -169,8 +169,8 @@ struct Q4 {
 
   // A whole block fits 16 bits: each of the 16 lanes ends as the sum of at most 16 products of a
   // nibble with |x| <= 127, and 16 * 15 * 127 < 2^15.
-  static __m256i Partial(__m256i w, __m256i x) { return _mm256_maddubs_epi16(w, x); }
-  static __m256i SumBlocks(const __m256i (&partial)[8], __m256i x_sums) {
+  SLUICE_INLINE static __m256i Partial(__m256i w, __m256i x) { return _mm256_maddubs_epi16(w, x); }
+  SLUICE_INLINE static __m256i SumBlocks(const __m256i (&partial)[8], __m256i x_sums) {
     const __m256i sums =
         MergeBlocks(partial, [](__m256i a, __m256i b) { return _mm256_add_epi16(a, b); });
     return _mm256_sub_epi32(WidenPairs(sums), _mm256_slli_epi32(x_sums, 3));  // a nibble is w + 8
@@ -182,14 +182,14 @@ struct QuantDot {
   static size_t RowBytes(size_t n) { return Weights::QuantBytes(n) + n / kBlock * 2; }
 
   // Adds the terms of 8 blocks to 8 lanes.
-  static __m256 AddTerms(__m256 lanes, const __m256i (&partial)[8], __m256i x_sums, __m256 w_scale,
+  SLUICE_INLINE static __m256 AddTerms(__m256 lanes, const __m256i (&partial)[8], __m256i x_sums, __m256 w_scale,
                          __m256 x_scale) {
     const __m256i sums = Weights::SumBlocks(partial, x_sums);
     return AddProduct(lanes, _mm256_cvtepi32_ps(sums), _mm256_mul_ps(w_scale, x_scale));
   }
 
   // Blocks b .. b+7 of a row.
-  static __m256 Add8Blocks(__m256 lanes, const __m256i (&w)[8], __m256 w_scale, const VectorView& x,
+  SLUICE_INLINE static __m256 Add8Blocks(__m256 lanes, const __m256i (&w)[8], __m256 w_scale, const VectorView& x,
                            size_t b) {
     __m256i partial[8];
     for (int i = 0; i < 8; ++i) {
@@ -201,7 +201,7 @@ struct QuantDot {
 
   // The last 1 to 7 blocks, the rest as zeros: absent blocks add +0, which changes no lane (a sum
   // that started at +0 is never -0).
-  static __m256 AddLastBlocks(__m256 lanes, const __m256i (&w)[8], __m256 w_scale,
+  SLUICE_INLINE static __m256 AddLastBlocks(__m256 lanes, const __m256i (&w)[8], __m256 w_scale,
                               const VectorView& x, size_t b, size_t blocks) {
     __m256i partial[8];
     for (size_t i = 0; i < 8; ++i) {
@@ -280,7 +280,7 @@ struct Q4Kernel : QuantDot<Q4> {
     __m256 high[2];
   };
 
-  static void AddStrip(const std::byte* p, float low_factor, float high_factor, Strip& sum) {
+  SLUICE_INLINE static void AddStrip(const std::byte* p, float low_factor, float high_factor, Strip& sum) {
     for (int k = 0; k < 2; ++k) {
       const __m256i bytes = _mm256_cvtepu8_epi32(Load64(p + 8 * k));
       const __m256i low = _mm256_and_si256(bytes, _mm256_set1_epi32(15));

@@ -104,7 +104,7 @@ struct FloatKernel {
 
 // s[i] holds 8 partial sums of block 2i, then 8 of block 2i + 1. Lane b of the result is the sum of
 // block b.
-__m512i SumBlocks(const __m512i (&s)[8]) {
+SLUICE_INLINE __m512i SumBlocks(const __m512i (&s)[8]) {
   __m512i quarter[4];  // a block in each 128-bit lane
   for (int k = 0; k < 4; ++k) {
     quarter[k] = _mm512_add_epi32(_mm512_shuffle_i32x4(s[2 * k], s[2 * k + 1], 0x88),
@@ -126,10 +126,10 @@ struct Q8 {
   static constexpr int kOffsetBits = 7;  // a weight w is held as the unsigned byte w + 128
   static size_t QuantBytes(size_t n) { return n; }
 
-  static void Load16Blocks(const std::byte* p, __m512i (&w)[8]) {
+  SLUICE_INLINE static void Load16Blocks(const std::byte* p, __m512i (&w)[8]) {
     for (int i = 0; i < 8; ++i) w[i] = MakeUnsigned(_mm512_loadu_si512(p + 64 * i));
   }
-  static void LoadLastBlocks(const std::byte* p, size_t blocks, __m512i (&w)[8]) {
+  SLUICE_INLINE static void LoadLastBlocks(const std::byte* p, size_t blocks, __m512i (&w)[8]) {
     for (size_t i = 0; i < 8; ++i) {
       const size_t at = 64 * i;
       const size_t left = kBlock * blocks > at ? kBlock * blocks - at : 0;
@@ -148,15 +148,15 @@ struct Q4 {
   static __m512i Low(__m512i bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(15)); }
   static __m512i High(__m512i bytes) { return Low(_mm512_srli_epi16(bytes, 4)); }
 
-  static void LoadGroup(const std::byte* p, __m512i& low, __m512i& high) {
+  SLUICE_INLINE static void LoadGroup(const std::byte* p, __m512i& low, __m512i& high) {
     const __m512i bytes = _mm512_loadu_si512(p);
     low = Low(bytes);
     high = High(bytes);
   }
-  static void Load16Blocks(const std::byte* p, __m512i (&w)[8]) {
+  SLUICE_INLINE static void Load16Blocks(const std::byte* p, __m512i (&w)[8]) {
     for (int g = 0; g < 4; ++g) LoadGroup(p + 64 * g, w[2 * g], w[2 * g + 1]);
   }
-  static void LoadLastBlocks(const std::byte* p, size_t blocks, __m512i (&w)[8]) {
+  SLUICE_INLINE static void LoadLastBlocks(const std::byte* p, size_t blocks, __m512i (&w)[8]) {
     for (int i = 0; i < 8; ++i) w[i] = _mm512_setzero_si512();
     size_t i = 0;
     for (; blocks >= 4; blocks -= 4, i += 2, p += 64) LoadGroup(p, w[i], w[i + 1]);
@@ -177,7 +177,7 @@ struct QuantDot {
   static size_t RowBytes(size_t n) { return Weights::QuantBytes(n) + n / kBlock * 2; }
 
   // The 16 terms that blocks b .. b+15 add to the lanes.
-  static __m512 Terms(const __m512i (&partial)[8], __m512i x_sums, __m512 w_scale, __m512 x_scale) {
+  SLUICE_INLINE static __m512 Terms(const __m512i (&partial)[8], __m512i x_sums, __m512 w_scale, __m512 x_scale) {
     const __m512i sums =
         _mm512_sub_epi32(SumBlocks(partial), _mm512_slli_epi32(x_sums, Weights::kOffsetBits));
     return _mm512_mul_ps(_mm512_cvtepi32_ps(sums), _mm512_mul_ps(w_scale, x_scale));

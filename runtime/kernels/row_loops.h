@@ -10,6 +10,9 @@
 
 #include "runtime/kernels/kernels.h"
 
+// For functions that pass arrays of registers: out of line these would go through memory.
+#define SLUICE_INLINE [[gnu::always_inline]] inline
+
 namespace sluice {
 namespace {
 
@@ -24,6 +27,13 @@ const std::byte* RowAt(const RowSet& rows, size_t r) {
 
 size_t Smaller(size_t a, size_t b) { return a < b ? a : b; }
 
+#ifndef PFD
+#define PFD 12000
+#endif
+inline void Prefetch(const std::byte* p, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(p + at);
+}
+
 template <typename T>
 T LoadAs(const void* p) {
   T v;
@@ -35,7 +45,10 @@ T LoadAs(const void* p) {
 template <typename Kernel, int V>
 void DotTile(const RowSet& rows, size_t first, size_t last, size_t n, const VectorView* vectors,
              float* out, size_t out_stride) {
+  const size_t bytes = Kernel::RowBytes(n);
+  const size_t dist = 1 + PFD / (bytes+1);
   for (size_t r = first; r < last; ++r) {
+    if (r + dist < rows.n_rows) Prefetch(RowAt(rows, r + dist), bytes);
     Kernel::template Dot<V>(RowAt(rows, r), n, vectors, out + r, out_stride);
   }
 }

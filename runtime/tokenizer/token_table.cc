@@ -18,7 +18,7 @@ uint64_t HashOf(int32_t left, int32_t right) {
 }  // namespace
 
 void IndexSet::Reset(size_t n) {
-  slots_.assign(std::bit_ceil(std::max<size_t>(2 * n, 2)), -1);
+  slots_.assign(std::bit_ceil(n + n / 3 + 2), -1);
   mask_ = slots_.size() - 1;
 }
 

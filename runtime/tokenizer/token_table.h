@@ -34,7 +34,7 @@ class IndexSet {
   size_t memory_bytes() const { return slots_.capacity() * sizeof(int32_t); }
 
  private:
-  std::vector<int32_t> slots_;  // -1: empty; at most half of them are used
+  std::vector<int32_t> slots_;  // -1: empty; at most three quarters are used
   size_t mask_ = 0;
 };
 

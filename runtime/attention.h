@@ -1,0 +1,75 @@
+// The KV cache and attention over it.
+//
+// Keys and values are half floats, for each layer and KV head one row of head_dim a position, so
+// that a head's keys are one run of rows for the dot kernel and its values one run for AXPY.
+#ifndef SLUICE_RUNTIME_ATTENTION_H_
+#define SLUICE_RUNTIME_ATTENTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "io/aligned_buffer.h"
+#include "layout/model_config.h"
+#include "layout/weight_type.h"
+#include "runtime/kernels/kernels.h"
+#include "runtime/tensor_ops.h"
+#include "runtime/thread_pool.h"
+
+namespace sluice {
+
+// Confined to the decode thread, which spreads work over a ThreadPool. No allocation after Create.
+class Attention {
+ public:
+  static size_t KvBytes(const ModelConfig& config, uint32_t context);
+  static size_t ScratchBytes(const ModelConfig& config, uint32_t context, int n_threads);
+
+  // Room for `context` positions. Borrows all references; `rope_divisors` as in Rope.
+  static absl::StatusOr<std::unique_ptr<Attention>> Create(const ModelConfig& config,
+                                                           uint32_t context,
+                                                           std::span<const float> rope_divisors,
+                                                           const KernelTable& kernels,
+                                                           ThreadPool& pool);
+
+  // For n tokens at positions first .. first + n - 1: turns q [n x q_dim] and k [n x kv_dim] by
+  // position, stores k and v, and writes the heads' outputs to `out` [n x q_dim]. Each token sees
+  // the positions up to its own.
+  void Run(uint32_t layer, uint32_t first, uint32_t n, float* q, float* k, const float* v,
+           float* out);
+
+ private:
+  Attention(const ModelConfig& config, uint32_t context, std::span<const float> rope_divisors,
+            const KernelTable& kernels, ThreadPool& pool)
+      : config_(config),
+        context_(context),
+        rope_(config, rope_divisors),
+        kernels_(kernels),
+        pool_(pool) {}
+
+  size_t row_bytes() const { return RowBytes(WeightType::kF16, config_.head_dim); }
+  std::byte* keys(uint32_t layer, uint32_t head) const {
+    return kv_.data() + (size_t{layer} * config_.n_kv_heads + head) * 2 * context_ * row_bytes();
+  }
+  std::byte* values(uint32_t layer, uint32_t head) const {
+    return keys(layer, head) + context_ * row_bytes();
+  }
+  void Store(uint32_t layer, uint32_t position, const float* k, const float* v);
+  void AttendHeads(uint32_t layer, uint32_t kv_head, uint32_t n_positions, const float* q,
+                   float* scores, float* out) const;
+
+  const ModelConfig& config_;
+  const uint32_t context_;
+  const Rope rope_;
+  const KernelTable& kernels_;
+  ThreadPool& pool_;
+  AlignedBuffer kv_;
+  AlignedBuffer scores_;        // for each thread: query heads of a KV head x context
+  std::vector<float> cos_sin_;  // for each thread: head_dim
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_RUNTIME_ATTENTION_H_

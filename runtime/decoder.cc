@@ -1,0 +1,294 @@
+#include "runtime/decoder.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <thread>
+
+#include "absl/strings/str_format.h"
+#include "io/status.h"
+#include "runtime/tensor_ops.h"
+
+namespace sluice {
+namespace {
+
+// Fewer tokens than this go through the FFN one by one, reading only active bundles; with more, the
+// union of their active sets is most of the layer and large reads win.
+constexpr uint32_t kStreamTokens = 8;
+constexpr uint32_t kRingDepth = 32;  // UFS takes 32 commands
+constexpr int kSpin = 20000;         // about 50 us before a worker parks
+
+StreamFfn::Options StreamOptions(const MemoryPlan& plan, const ModelConfig& config) {
+  StreamFfn::Options o;
+  o.max_tokens = plan.chunk;
+  o.skip_inactive = plan.request.mode == DecodeMode::kExact && config.sparse();
+  if (!o.skip_inactive) {
+    o.keep = CacheSegment::kHot;
+    o.keep_per_layer = (plan.n_slots + config.n_layers - 1) / config.n_layers;
+  }
+  return o;
+}
+
+}  // namespace
+
+Decoder::Decoder(const SluiceFile& file, const MemoryPlan& plan)
+    : file_(file), config_(file.config()), plan_(plan) {}
+
+Decoder::~Decoder() {
+  if (io_ != nullptr) io_->Drain();  // nothing may be written into memory that is about to go
+  if (map_ != nullptr) munmap(const_cast<std::byte*>(map_), file_.file_size());
+}
+
+absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(const SluiceFile& file,
+                                                         const MemoryPlan& plan,
+                                                         const DecoderOptions& options) {
+  auto decoder = std::unique_ptr<Decoder>(new Decoder(file, plan));
+  SLUICE_RETURN_IF_ERROR(decoder->Open(options));
+  return decoder;
+}
+
+absl::Status Decoder::MapFile() {
+  const int fd = open(file_.path().c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, file_.path());
+  void* map = mmap(nullptr, file_.file_size(), PROT_READ, MAP_SHARED, fd, 0);
+  const int error = errno;
+  close(fd);
+  if (map == MAP_FAILED) return ErrnoStatus(error, file_.path() + ": mmap");
+  map_ = static_cast<const std::byte*>(map);
+  return absl::OkStatus();
+}
+
+absl::Status Decoder::OpenIo(const DecoderOptions& options) {
+  SLUICE_ASSIGN_OR_RETURN(storage_,
+                          StorageFile::Open(file_.path(), options.direct, file_.bundles().block));
+  SLUICE_ASSIGN_OR_RETURN(ring_memory_,
+                          AlignedBuffer::Allocate(size_t{plan_.n_buffers} * plan_.piece_bytes));
+  const std::array<std::span<std::byte>, 2> buffers = {cache_->arena(), ring_memory_.span()};
+  EngineOptions engine_options;
+  engine_options.kind = options.engine;
+  engine_options.depth = kRingDepth;
+  engine_options.buffers = buffers;
+  SLUICE_ASSIGN_OR_RETURN(auto engine, MakeReadEngine(*storage_, engine_options, &engine_note_));
+  if (options.wrap_engine) engine = options.wrap_engine(std::move(engine));
+  IoThreadOptions thread_options;
+  thread_options.capacity = plan_.io_capacity;
+  thread_options.core = options.io_core;
+  SLUICE_ASSIGN_OR_RETURN(io_thread_,
+                          IoThread::Start(*storage_, std::move(engine), thread_options));
+  io_ = std::make_unique<WeightIo>(*io_thread_, *storage_, plan_.io_capacity, plan_.n_buffers);
+  ring_ = std::make_unique<StreamRing>(*io_, ring_memory_.span(), plan_.piece_bytes);
+  return absl::OkStatus();
+}
+
+absl::Status Decoder::Open(const DecoderOptions& options) {
+  kernels_ = options.kernels != nullptr ? options.kernels : &BestKernels();
+  const int n_threads = plan_.request.n_threads;
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  pool_ = std::make_unique<ThreadPool>(n_threads, n_threads <= cores ? kSpin : 0);
+  const NeuronCache::Shape shape = {config_.n_layers, config_.d_ff, file_.bundles().stride};
+  SLUICE_ASSIGN_OR_RETURN(cache_, NeuronCache::Create(shape, plan_.n_slots));
+  SLUICE_RETURN_IF_ERROR(OpenIo(options));
+  if (plan_.request.mapped) SLUICE_RETURN_IF_ERROR(MapFile());
+  SLUICE_ASSIGN_OR_RETURN(
+      store_, WeightStore::Create(file_, plan_.resident, map_, *kernels_, *pool_, *io_, *ring_));
+  SLUICE_ASSIGN_OR_RETURN(attention_, Attention::Create(config_, plan_.request.context,
+                                                        file_.rope_divisors(), *kernels_, *pool_));
+  if (plan_.request.mode == DecodeMode::kExact) {
+    selector_ = std::make_unique<ExactSelector>(config_);
+  } else {
+    selector_ = std::make_unique<DenseSelector>();
+  }
+  ffn_ = std::make_unique<FfnContext>(
+      FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_});
+  demand_ffn_ = std::make_unique<DemandFfn>(*ffn_, *selector_);
+  stream_ffn_ = std::make_unique<StreamFfn>(*ffn_, StreamOptions(plan_, config_));
+
+  const size_t chunk = plan_.chunk;
+  for (std::vector<float>* v : {&x_, &normed_, &delta_}) v->resize(chunk * config_.d_model);
+  for (std::vector<float>* v : {&q_, &attended_}) v->resize(chunk * config_.q_dim());
+  for (std::vector<float>* v : {&k_, &v_}) v->resize(chunk * config_.kv_dim());
+  gate_.resize(chunk * config_.d_ff);
+  logits_.resize(config_.vocab_size);
+  activations_ =
+      std::make_unique<Activations>(plan_.chunk, std::max(config_.d_model, config_.q_dim()));
+  SLUICE_RETURN_IF_ERROR(store_->LoadResident());
+
+  // Both lists get their full capacity now, so that a pass allocates nothing.
+  PreparePass(kStreamTokens);
+  stream_pieces_.reserve(stream_pieces_.size() +
+                         size_t{config_.n_layers} * stream_ffn_->MaxPieces());
+  if (TakesDemandPath(1)) PreparePass(1);
+  return absl::OkStatus();
+}
+
+bool Decoder::TakesDemandPath(uint32_t n_tokens) const {
+  return plan_.request.mode == DecodeMode::kExact && config_.sparse() && n_tokens < kStreamTokens;
+}
+
+// Makes the list of pieces that a pass over n tokens streams, in the order in which it uses them.
+void Decoder::PreparePass(uint32_t n_tokens) {
+  const bool demand = TakesDemandPath(n_tokens);
+  std::vector<StreamPiece>& pieces = demand ? demand_pieces_ : stream_pieces_;
+  if (!demand || pieces.empty()) {
+    pieces.clear();
+    for (uint32_t l = 0; l < config_.n_layers; ++l) {
+      for (const MatrixRole r :
+           {MatrixRole::kQ, MatrixRole::kK, MatrixRole::kV, MatrixRole::kO, MatrixRole::kGate}) {
+        store_->AppendPieces(file_.MatrixIndex(r, l), pieces);
+      }
+      if (!demand) stream_ffn_->AppendPieces(l, pieces);
+    }
+    store_->AppendPieces(file_.MatrixIndex(MatrixRole::kHead, 0), pieces);
+  }
+  pass_ = pieces;
+}
+
+absl::Status Decoder::Forward(std::span<const int32_t> tokens) {
+  if (tokens.size() > context() - position_) {
+    return absl::OutOfRangeError(
+        absl::StrFormat("%u tokens do not fit the context of %u, of which %u are used",
+                        tokens.size(), context(), position_));
+  }
+  for (const int32_t t : tokens) {
+    if (t < 0 || static_cast<uint32_t>(t) >= config_.vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("token id %d is outside the vocabulary of %u", t, config_.vocab_size));
+    }
+  }
+  while (!tokens.empty()) {
+    const auto chunk = tokens.first(std::min<size_t>(tokens.size(), plan_.chunk));
+    tokens = tokens.subspan(chunk.size());
+    // After the last chunk most likely one more token follows.
+    const auto next = static_cast<uint32_t>(std::clamp<size_t>(tokens.size(), 1, plan_.chunk));
+    SLUICE_RETURN_IF_ERROR(RunChunk(chunk, next));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Decoder::RunChunk(std::span<const int32_t> tokens, uint32_t next) {
+  const auto n = static_cast<uint32_t>(tokens.size());
+  const uint32_t d = config_.d_model;
+  const auto& expected = TakesDemandPath(n) ? demand_pieces_ : stream_pieces_;
+  if (pass_.data() != expected.data() || !ring_->IsFresh(pass_)) {
+    ring_->Cancel();
+    PreparePass(n);
+    ring_->Begin(pass_);
+  }
+  for (uint32_t t = 0; t < n; ++t) {
+    SLUICE_RETURN_IF_ERROR(
+        store_->Embed(static_cast<uint32_t>(tokens[t]), std::span(x_).subspan(size_t{t} * d, d)));
+  }
+  for (uint32_t l = 0; l < config_.n_layers; ++l) SLUICE_RETURN_IF_ERROR(RunLayer(l, n));
+
+  const auto last = std::span(x_).subspan(size_t{n - 1} * d, d);
+  RmsNorm(last, file_.output_norm(), config_.rms_epsilon, std::span(normed_).first(d));
+  const auto x = activations_->Prepare(*kernels_, *pool_, normed_.data(), 1, d);
+  SLUICE_RETURN_IF_ERROR(store_->Multiply(file_.MatrixIndex(MatrixRole::kHead, 0), x,
+                                          logits_.data(), config_.vocab_size));
+  position_ += n;
+  PreparePass(next);  // its first weights may come while the caller samples
+  ring_->Begin(pass_);
+  return absl::OkStatus();
+}
+
+std::span<const VectorView> Decoder::Norm(std::span<const float> weight, uint32_t n) {
+  const uint32_t d = config_.d_model;
+  pool_->Run(n, 1, [&](size_t begin, size_t end, int) {
+    for (size_t t = begin; t < end; ++t) {
+      RmsNorm({&x_[t * d], d}, weight, config_.rms_epsilon, {&normed_[t * d], d});
+    }
+  });
+  return activations_->Prepare(*kernels_, *pool_, normed_.data(), n, d);
+}
+
+void Decoder::AddBias(std::span<const float> bias, float* rows, uint32_t n) const {
+  if (bias.empty()) return;
+  for (uint32_t t = 0; t < n; ++t) AddInPlace({rows + t * bias.size(), bias.size()}, bias);
+}
+
+absl::Status Decoder::RunLayer(uint32_t layer, uint32_t n) {
+  const size_t size = size_t{n} * config_.d_model;
+  SLUICE_RETURN_IF_ERROR(RunAttention(layer, n));
+  AddInPlace(std::span(x_).first(size), std::span(delta_).first(size));
+  SLUICE_RETURN_IF_ERROR(RunFfn(layer, n));
+  AddInPlace(std::span(x_).first(size), std::span(delta_).first(size));
+  return absl::OkStatus();
+}
+
+// delta = O(attention(Q(norm(x)), K(norm(x)), V(norm(x)))).
+absl::Status Decoder::RunAttention(uint32_t layer, uint32_t n) {
+  const auto multiply = [&](MatrixRole role, std::span<const VectorView> x, float* out,
+                            size_t width) {
+    return store_->Multiply(file_.MatrixIndex(role, layer), x, out, width);
+  };
+  const uint32_t q_dim = config_.q_dim(), kv_dim = config_.kv_dim();
+  const auto x = Norm(file_.attention_norm(layer), n);
+  SLUICE_RETURN_IF_ERROR(multiply(MatrixRole::kQ, x, q_.data(), q_dim));
+  SLUICE_RETURN_IF_ERROR(multiply(MatrixRole::kK, x, k_.data(), kv_dim));
+  SLUICE_RETURN_IF_ERROR(multiply(MatrixRole::kV, x, v_.data(), kv_dim));
+  AddBias(file_.q_bias(layer), q_.data(), n);
+  AddBias(file_.k_bias(layer), k_.data(), n);
+  AddBias(file_.v_bias(layer), v_.data(), n);
+  attention_->Run(layer, position_, n, q_.data(), k_.data(), v_.data(), attended_.data());
+  const auto attended = activations_->Prepare(*kernels_, *pool_, attended_.data(), n, q_dim);
+  return multiply(MatrixRole::kO, attended, delta_.data(), config_.d_model);
+}
+
+// delta = down(activation(gate(norm(x))) * up(norm(x))).
+absl::Status Decoder::RunFfn(uint32_t layer, uint32_t n) {
+  const uint32_t d_ff = config_.d_ff;
+  const auto x = Norm(file_.ffn_norm(layer), n);
+  SLUICE_RETURN_IF_ERROR(
+      store_->Multiply(file_.MatrixIndex(MatrixRole::kGate, layer), x, gate_.data(), d_ff));
+  std::fill_n(delta_.begin(), size_t{n} * config_.d_model, 0.0f);
+  if (!TakesDemandPath(n)) return stream_ffn_->Run(layer, gate_.data(), x, delta_.data());
+  for (uint32_t t = 0; t < n; ++t) {
+    SLUICE_RETURN_IF_ERROR(demand_ffn_->Run(layer, std::span(gate_).subspan(size_t{t} * d_ff, d_ff),
+                                            x[t], &delta_[size_t{t} * config_.d_model]));
+  }
+  return absl::OkStatus();
+}
+
+DecoderStats Decoder::stats() const {
+  DecoderStats s;
+  for (uint32_t l = 0; l < config_.n_layers; ++l) {
+    const CacheLayerStats& layer = cache_->stats(l);
+    s.hits += layer.hits;
+    s.misses += layer.misses;
+    s.evictions += layer.evictions;
+  }
+  s.active_neurons = demand_ffn_->n_active();
+  s.gated_neurons = demand_ffn_->n_neurons();
+  const IoStats io = io_->io_stats();
+  s.flash_bytes = io.bytes;
+  s.flash_operations = io.operations;
+  s.io_busy_ns = io.busy_ns;
+  s.io_retries = io.retries;
+  s.stall_ns = io_->stall().stall_ns;
+  return s;
+}
+
+std::vector<std::string> Decoder::Notes() const {
+  std::vector<std::string> notes;
+  if (map_ != nullptr) {
+    notes.push_back("weights: mapped, read by the kernel through the page cache");
+  } else {
+    notes.push_back("io: " + engine_note_ + "; " + storage_->mode_note());
+    notes.push_back("io thread: " + io_thread_->affinity_note());
+  }
+  notes.push_back(
+      absl::StrFormat("kernels: %s; %d compute threads", kernels_->name, pool_->n_threads()));
+  std::string mode = absl::StrFormat("mode: %s", selector_->name());
+  if (plan_.request.mode == DecodeMode::kExact && !config_.sparse()) {
+    mode += absl::StrFormat(" (activation %s gives no exact zeros: every neuron is needed)",
+                            ActivationName(config_.activation));
+  }
+  notes.push_back(std::move(mode));
+  return notes;
+}
+
+}  // namespace sluice

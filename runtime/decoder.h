@@ -1,0 +1,131 @@
+// The decoder: tokens in, logits out. Weights come from a `.sluice` file, resident, cached or
+// streamed as a MemoryPlan says; the logits do not depend on that.
+//
+// Confined to one thread (the decode thread), which owns a pool of compute workers and talks to one
+// I/O thread. Forward allocates nothing.
+#ifndef SLUICE_RUNTIME_DECODER_H_
+#define SLUICE_RUNTIME_DECODER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cache/neuron_cache.h"
+#include "io/io_thread.h"
+#include "io/read_engine.h"
+#include "io/storage_file.h"
+#include "layout/sluice_file.h"
+#include "predictor/neuron_selector.h"
+#include "runtime/activations.h"
+#include "runtime/attention.h"
+#include "runtime/ffn_demand.h"
+#include "runtime/ffn_stream.h"
+#include "runtime/kernels/kernels.h"
+#include "runtime/memory_plan.h"
+#include "runtime/stream_ring.h"
+#include "runtime/thread_pool.h"
+#include "runtime/weight_io.h"
+#include "runtime/weight_store.h"
+
+namespace sluice {
+
+struct DecoderOptions {
+  EngineKind engine = EngineKind::kAuto;
+  DirectMode direct = DirectMode::kAuto;
+  const KernelTable* kernels = nullptr;  // null: the best that the machine has
+  int io_core = -1;                      // -1: the fastest allowed core
+  // Wraps the engine, for tests (fault injection).
+  std::function<std::unique_ptr<ReadEngine>(std::unique_ptr<ReadEngine>)> wrap_engine;
+};
+
+// Totals since Create.
+struct DecoderStats {
+  uint64_t hits = 0, misses = 0, evictions = 0;    // bundles
+  uint64_t active_neurons = 0, gated_neurons = 0;  // of the tokens that went neuron by neuron
+  uint64_t flash_bytes = 0, flash_operations = 0;  // 0 if mapped: the kernel reads
+  uint64_t io_busy_ns = 0, io_retries = 0;
+  uint64_t stall_ns = 0;  // the decode thread waited for reads
+};
+
+class Decoder {
+ public:
+  // `file` must outlive the decoder. Reads the resident weights.
+  static absl::StatusOr<std::unique_ptr<Decoder>> Create(const SluiceFile& file,
+                                                         const MemoryPlan& plan,
+                                                         const DecoderOptions& options);
+  ~Decoder();
+
+  // Appends tokens (any number up to what the context has left) and leaves the logits of the last
+  // one in logits(). OutOfRange if they do not fit, InvalidArgument for an id outside the
+  // vocabulary.
+  absl::Status Forward(std::span<const int32_t> tokens);
+
+  std::span<const float> logits() const { return logits_; }
+  uint32_t position() const { return position_; }  // tokens so far
+  uint32_t context() const { return plan_.request.context; }
+  // Forgets all tokens; keeps what is cached.
+  void Rewind() { position_ = 0; }
+
+  DecoderStats stats() const;
+  // Paths taken, one clause each: engine, direct I/O, I/O core, kernels, mode, threads.
+  std::vector<std::string> Notes() const;
+  // A sentence if the I/O thread had to change its way while running, else empty.
+  std::string ModeChangeNote() const { return io_thread_->mode_change_note(); }
+
+ private:
+  Decoder(const SluiceFile& file, const MemoryPlan& plan);
+
+  absl::Status Open(const DecoderOptions& options);
+  absl::Status OpenIo(const DecoderOptions& options);
+  absl::Status MapFile();
+  bool TakesDemandPath(uint32_t n_tokens) const;
+  void PreparePass(uint32_t n_tokens);
+  // `next` is how many tokens the pass after this one is expected to have.
+  absl::Status RunChunk(std::span<const int32_t> tokens, uint32_t next);
+  absl::Status RunLayer(uint32_t layer, uint32_t n);
+  absl::Status RunAttention(uint32_t layer, uint32_t n);
+  absl::Status RunFfn(uint32_t layer, uint32_t n);
+  std::span<const VectorView> Norm(std::span<const float> weight, uint32_t n);
+  void AddBias(std::span<const float> bias, float* rows, uint32_t n) const;
+
+  const SluiceFile& file_;
+  const ModelConfig& config_;
+  const MemoryPlan plan_;
+  const KernelTable* kernels_ = nullptr;
+
+  // In order of construction: what is below uses what is above.
+  std::unique_ptr<StorageFile> storage_;
+  const std::byte* map_ = nullptr;
+  std::string engine_note_;
+  AlignedBuffer ring_memory_;
+  std::unique_ptr<NeuronCache> cache_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<IoThread> io_thread_;
+  std::unique_ptr<WeightIo> io_;
+  std::unique_ptr<StreamRing> ring_;
+  std::unique_ptr<WeightStore> store_;
+  std::unique_ptr<Attention> attention_;
+  std::unique_ptr<NeuronSelector> selector_;
+  std::unique_ptr<FfnContext> ffn_;
+  std::unique_ptr<DemandFfn> demand_ffn_;
+  std::unique_ptr<StreamFfn> stream_ffn_;
+
+  // The pass that the ring is reading for.
+  std::vector<StreamPiece> demand_pieces_;  // the same for every pass
+  std::vector<StreamPiece> stream_pieces_;  // made for each pass
+  std::span<const StreamPiece> pass_;
+
+  // [chunk x width] each.
+  std::vector<float> x_, normed_, q_, k_, v_, attended_, delta_, gate_;
+  std::vector<float> logits_;
+  std::unique_ptr<Activations> activations_;
+  uint32_t position_ = 0;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_RUNTIME_DECODER_H_

@@ -1,0 +1,178 @@
+#include "runtime/ffn_demand.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "io/status.h"
+
+namespace sluice {
+namespace {
+
+// Down columns that are worth a fork-join while misses are still on their way.
+constexpr uint32_t kDownBatch = 64;
+constexpr size_t kRowGrain = 8;
+
+}  // namespace
+
+DemandFfn::DemandFfn(const FfnContext& context, const NeuronSelector& selector)
+    : c_(context), selector_(selector) {
+  const uint32_t d_ff = c_.bundles().d_ff;
+  active_.resize(d_ff);
+  coefficients_.resize(d_ff);
+  computed_.resize(d_ff);
+  damaged_.resize(d_ff);
+  bundles_.resize(d_ff);
+  down_.resize(d_ff);
+  ready_.reserve(d_ff);
+  if (c_.map != nullptr) {
+    map_checked_.resize(size_t{c_.file.config().n_layers} * d_ff);
+  } else {
+    pins_.resize(std::min(d_ff, c_.cache->n_slots()));
+    wave_index_.resize(c_.cache->n_slots());
+    reads_.reserve(d_ff);
+  }
+}
+
+size_t DemandFfn::ScratchBytes(uint32_t d_ff, uint32_t n_slots) {
+  constexpr size_t kPerNeuron =
+      2 * sizeof(uint32_t) + sizeof(float) + 2 + 2 * sizeof(void*) + sizeof(WeightIo::Read);
+  return size_t{d_ff} * kPerNeuron + std::min(d_ff, n_slots) * sizeof(Pin) +
+         size_t{n_slots} * sizeof(uint32_t);
+}
+
+absl::Status DemandFfn::Run(uint32_t layer, std::span<const float> gate, const VectorView& x,
+                            float* y) {
+  const uint32_t n = selector_.Select({layer, gate}, active_);
+  n_active_ += n;
+  n_neurons_ += gate.size();
+  for (uint32_t begin = 0; begin < n;) {
+    const uint32_t count =
+        c_.map != nullptr ? StartMappedWave(layer, begin, n) : StartWave(layer, begin, n);
+    if (count == 0) return absl::InternalError("the neuron cache has no slot to take");
+    const absl::Status status = FinishWave(layer, gate, x, begin, count, y);
+    if (!status.ok()) c_.io.Drain();  // the kernel may still write into slots that are let go
+    if (c_.cache != nullptr) {
+      for (uint32_t i = 0; i < count; ++i) pins_[i].Reset();
+    }
+    SLUICE_RETURN_IF_ERROR(status);
+    begin += count;
+  }
+  return absl::OkStatus();
+}
+
+uint32_t DemandFfn::StartWave(uint32_t layer, uint32_t begin, uint32_t end) {
+  ready_.clear();
+  reads_.clear();
+  const uint32_t most = std::min<uint32_t>(end - begin, static_cast<uint32_t>(pins_.size()));
+  uint32_t count = 0;
+  for (; count < most; ++count) {
+    const uint32_t i = begin + count;
+    const uint32_t position = active_[i];
+    Pin pin = c_.cache->Find(layer, position);
+    computed_[i] = false;
+    if (pin) {
+      ready_.push_back(count);
+    } else {
+      if (reads_.size() < c_.io.room()) {
+        pin = c_.cache->Reserve(layer, position, CacheSegment::kCold);
+      }
+      if (!pin) break;
+      wave_index_[pin.slot()] = count;
+      reads_.push_back({c_.bundles().BundleOffset(layer, position), c_.bundles().stride, pin.data(),
+                        pin.slot()});
+    }
+    bundles_[i] = pin.data();
+    down_[i] = pin.data() + c_.bundles().down_offset();
+    pins_[count] = std::move(pin);
+  }
+  c_.io.SubmitSlots(reads_);
+  return count;
+}
+
+uint32_t DemandFfn::StartMappedWave(uint32_t layer, uint32_t begin, uint32_t end) {
+  ready_.clear();
+  for (uint32_t i = begin; i < end; ++i) {
+    computed_[i] = false;
+    bundles_[i] = c_.map + c_.bundles().BundleOffset(layer, active_[i]);
+    down_[i] = bundles_[i] + c_.bundles().down_offset();
+    ready_.push_back(i - begin);
+  }
+  return end - begin;
+}
+
+absl::Status DemandFfn::FinishWave(uint32_t layer, std::span<const float> gate, const VectorView& x,
+                                   uint32_t begin, uint32_t count, float* y) {
+  uint32_t missing = count - static_cast<uint32_t>(ready_.size());
+  SLUICE_RETURN_IF_ERROR(ComputeReady(layer, gate, x, begin, false));
+  uint32_t cursor = AdvanceDown(begin, 0, count, missing == 0 ? 1 : kDownBatch, y);
+  while (missing > 0) {
+    SLUICE_RETURN_IF_ERROR(c_.io.Pump());
+    if (c_.io.landed().empty()) SLUICE_RETURN_IF_ERROR(c_.io.WaitAndPump());
+    ready_.clear();
+    for (const uint32_t slot : c_.io.landed()) ready_.push_back(wave_index_[slot]);
+    c_.io.ClearLanded();
+    missing -= static_cast<uint32_t>(ready_.size());
+    SLUICE_RETURN_IF_ERROR(ComputeReady(layer, gate, x, begin, true));
+    cursor = AdvanceDown(begin, cursor, count, missing == 0 ? 1 : kDownBatch, y);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DemandFfn::ComputeReady(uint32_t layer, std::span<const float> gate,
+                                     const VectorView& x, uint32_t begin, bool just_read) {
+  c_.pool.Run(ready_.size(), kRowGrain, [&](size_t first, size_t last, int) {
+    constexpr size_t kBatch = 64;
+    const std::byte* rows[kBatch];
+    float up[kBatch];
+    for (size_t b = first; b < last; b += kBatch) {
+      RowSet set;
+      set.pointers = rows;
+      set.n_rows = std::min(kBatch, last - b);
+      for (size_t r = 0; r < set.n_rows; ++r) {
+        const uint32_t w = ready_[b + r], i = begin + w;
+        rows[r] = bundles_[i];
+        const bool check =
+            just_read ||
+            (c_.map != nullptr && !map_checked_[size_t{layer} * c_.bundles().d_ff + active_[i]]);
+        damaged_[w] = check && !c_.file.BundleIsIntact(layer, active_[i], c_.payload(bundles_[i]));
+      }
+      c_.kernels.dot[c_.type()](set, c_.bundles().d_model, &x, 1, up, kBatch);
+      for (size_t r = 0; r < set.n_rows; ++r) {
+        const uint32_t i = begin + ready_[b + r];
+        coefficients_[i] = c_.Act(gate[active_[i]]) * up[r];
+      }
+    }
+  });
+  for (const uint32_t w : ready_) {
+    const uint32_t i = begin + w, position = active_[i];
+    if (c_.map != nullptr) {
+      if (damaged_[w]) return c_.Damaged(layer, position);
+      map_checked_[size_t{layer} * c_.bundles().d_ff + position] = true;
+    } else if (just_read) {
+      if (damaged_[w]) {
+        SLUICE_RETURN_IF_ERROR(c_.Repair(layer, position, pins_[w].data()));
+        RowSet set;
+        set.pointers = &bundles_[i];
+        set.n_rows = 1;
+        float up;
+        c_.kernels.dot[c_.type()](set, c_.bundles().d_model, &x, 1, &up, 1);
+        coefficients_[i] = c_.Act(gate[position]) * up;
+      }
+      c_.cache->MarkLoaded(pins_[w].slot());
+    }
+    computed_[i] = true;
+  }
+  return absl::OkStatus();
+}
+
+uint32_t DemandFfn::AdvanceDown(uint32_t begin, uint32_t cursor, uint32_t count, uint32_t least,
+                                float* y) {
+  uint32_t end = cursor;
+  while (end < count && computed_[begin + end]) ++end;
+  if (end - cursor < least) return cursor;
+  c_.AddDown(std::span(down_).subspan(begin + cursor, end - cursor), &coefficients_[begin + cursor],
+             y);
+  return end;
+}
+
+}  // namespace sluice

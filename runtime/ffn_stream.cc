@@ -1,0 +1,200 @@
+#include "runtime/ffn_stream.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "io/status.h"
+
+namespace sluice {
+
+StreamFfn::StreamFfn(const FfnContext& context, const Options& options)
+    : c_(context), options_(options) {
+  const size_t threads = static_cast<size_t>(c_.pool.n_threads());
+  bundles_.resize(kWindow);
+  down_.resize(kWindow);
+  used_.resize(kWindow);
+  damaged_.resize(kWindow);
+  coefficients_.resize(size_t{options.max_tokens} * kWindow);
+  thread_views_.resize(threads * options.max_tokens);
+  thread_tokens_.resize(threads * options.max_tokens);
+  thread_up_.resize(threads * options.max_tokens);
+  pins_.resize(kWindow);
+  kept_.resize(c_.file.config().n_layers);
+}
+
+size_t StreamFfn::ScratchBytes(const Options& options, int n_threads) {
+  constexpr size_t kPerToken = sizeof(VectorView) + sizeof(uint32_t) + sizeof(float);
+  return options.max_tokens *
+         (kWindow * sizeof(float) + static_cast<size_t>(n_threads) * kPerToken);
+}
+
+uint32_t StreamFfn::BundlesPerPiece() const {
+  return std::clamp<uint32_t>(c_.ring.piece_bytes() / c_.bundles().stride, 1,
+                              c_.bundles().bundles_per_blob);
+}
+
+uint32_t StreamFfn::MaxPieces() const {
+  const uint32_t per_piece = BundlesPerPiece();
+  const uint32_t per_blob = (c_.bundles().bundles_per_blob + per_piece - 1) / per_piece;
+  return c_.bundles().blobs_per_layer() * per_blob;
+}
+
+void StreamFfn::AppendPieces(uint32_t layer, std::vector<StreamPiece>& pieces) const {
+  if (c_.map != nullptr) return;
+  const BundleLayout& b = c_.bundles();
+  for (uint32_t first = 0; first < b.d_ff;) {
+    const uint32_t blob_end = (first / b.bundles_per_blob + 1) * b.bundles_per_blob;
+    const uint32_t count = std::min({BundlesPerPiece(), blob_end - first, b.d_ff - first});
+    bool cached = true;
+    for (uint32_t p = first; p < first + count && cached; ++p) {
+      cached = c_.cache->Contains(layer, p);
+    }
+    if (!cached) {
+      StreamPiece piece;
+      piece.layer = layer;
+      piece.first = first;
+      piece.count = count;
+      piece.offset = b.BundleOffset(layer, first);
+      piece.length = count * b.stride;
+      pieces.push_back(piece);
+    }
+    first += count;
+  }
+}
+
+absl::Status StreamFfn::Run(uint32_t layer, const float* gate, std::span<const VectorView> x,
+                            float* y) {
+  const uint32_t d_ff = c_.bundles().d_ff;
+  for (uint32_t p = 0; p < d_ff;) {
+    uint32_t cached_end = d_ff;
+    if (c_.map == nullptr && !c_.ring.done()) {
+      const StreamPiece& piece = c_.ring.peek();
+      if (piece.matrix == StreamPiece::kBundles && piece.layer == layer) cached_end = piece.first;
+    }
+    if (p < cached_end) {
+      SLUICE_RETURN_IF_ERROR(RunCached(layer, p, cached_end, gate, x, y));
+      p = cached_end;
+    } else {
+      p += c_.ring.peek().count;
+      SLUICE_RETURN_IF_ERROR(RunPiece(layer, gate, x, y));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StreamFfn::RunPiece(uint32_t layer, const float* gate, std::span<const VectorView> x,
+                                 float* y) {
+  const StreamPiece piece = c_.ring.peek();
+  SLUICE_ASSIGN_OR_RETURN(const auto bytes, c_.ring.Next());
+  c_.cache->CountMisses(layer, piece.count);
+  for (uint32_t at = 0; at < piece.count; at += kWindow) {
+    const uint32_t count = std::min(kWindow, piece.count - at);
+    for (uint32_t r = 0; r < count; ++r) {
+      bundles_[r] = bytes.data() + size_t{at + r} * c_.bundles().stride;
+    }
+    SLUICE_RETURN_IF_ERROR(RunWindow(layer, piece.first + at, count, true, gate, x, y));
+    Keep(layer, piece.first + at, count);
+  }
+  c_.ring.Release();
+  return absl::OkStatus();
+}
+
+absl::Status StreamFfn::RunCached(uint32_t layer, uint32_t first, uint32_t end, const float* gate,
+                                  std::span<const VectorView> x, float* y) {
+  for (uint32_t at = first; at < end; at += kWindow) {
+    const uint32_t count = std::min(kWindow, end - at);
+    for (uint32_t r = 0; r < count; ++r) {
+      if (c_.map != nullptr) {
+        // The mapping is only read: RunWindow repairs nothing there.
+        bundles_[r] = const_cast<std::byte*>(c_.map + c_.bundles().BundleOffset(layer, at + r));
+      } else {
+        pins_[r] = c_.cache->Find(layer, at + r);
+        bundles_[r] = pins_[r].data();
+      }
+    }
+    const absl::Status status =
+        RunWindow(layer, at, count, /*fresh=*/c_.map != nullptr, gate, x, y);
+    for (uint32_t r = 0; r < count; ++r) pins_[r].Reset();
+    SLUICE_RETURN_IF_ERROR(status);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StreamFfn::RunWindow(uint32_t layer, uint32_t first, uint32_t count, bool fresh,
+                                  const float* gate, std::span<const VectorView> x, float* y) {
+  c_.pool.Run(count, 1, [&](size_t begin, size_t end, int thread) {
+    for (size_t r = begin; r < end; ++r) {
+      ComputeRow(layer, first, static_cast<uint32_t>(r), fresh, gate, x, thread);
+    }
+  });
+  for (uint32_t r = 0; r < count; ++r) {
+    if (!damaged_[r]) continue;
+    if (c_.map != nullptr) return c_.Damaged(layer, first + r);
+    SLUICE_RETURN_IF_ERROR(c_.Repair(layer, first + r, bundles_[r]));
+    ComputeRow(layer, first, r, fresh, gate, x, 0);
+  }
+  AddDownOfTokens(count, x.size(), y);
+  return absl::OkStatus();
+}
+
+void StreamFfn::ComputeRow(uint32_t layer, uint32_t first, uint32_t row, bool fresh,
+                           const float* gate, std::span<const VectorView> x, int thread) {
+  const uint32_t d_ff = c_.bundles().d_ff;
+  const size_t scratch = static_cast<size_t>(thread) * options_.max_tokens;
+  VectorView* views = &thread_views_[scratch];
+  uint32_t* tokens = &thread_tokens_[scratch];
+  float* up = &thread_up_[scratch];
+  uint32_t n = 0;
+  for (uint32_t t = 0; t < x.size(); ++t) {
+    const float a = c_.Act(gate[size_t{t} * d_ff + first + row]);
+    coefficients_[size_t{t} * kWindow + row] = a;
+    if (options_.skip_inactive && a == 0.0f) continue;
+    views[n] = x[t];
+    tokens[n++] = t;
+  }
+  used_[row] = n > 0;
+  damaged_[row] = false;
+  down_[row] = bundles_[row] + c_.bundles().down_offset();
+  if (n == 0) return;
+  if (fresh && !c_.file.BundleIsIntact(layer, first + row, c_.payload(bundles_[row]))) {
+    damaged_[row] = true;
+    return;
+  }
+  RowSet set;
+  set.base = bundles_[row];
+  set.n_rows = 1;
+  c_.kernels.dot[c_.type()](set, c_.bundles().d_model, views, n, up, 1);
+  for (uint32_t i = 0; i < n; ++i) coefficients_[size_t{tokens[i]} * kWindow + row] *= up[i];
+}
+
+void StreamFfn::AddDownOfTokens(uint32_t count, size_t n_tokens, float* y) {
+  const auto columns = std::span<const std::byte* const>(down_).first(count);
+  if (n_tokens < static_cast<size_t>(c_.pool.n_threads())) {
+    for (size_t t = 0; t < n_tokens; ++t) {
+      c_.AddDown(columns, &coefficients_[t * kWindow], y + t * c_.bundles().d_model);
+    }
+    return;
+  }
+  RowSet rows;
+  rows.pointers = columns.data();
+  rows.n_rows = count;
+  const size_t d = c_.bundles().d_model;
+  c_.pool.Run(n_tokens, 1, [&](size_t begin, size_t end, int) {
+    for (size_t t = begin; t < end; ++t) {
+      c_.kernels.axpy[c_.type()](rows, d, &coefficients_[t * kWindow], 0, d, y + t * d);
+    }
+  });
+}
+
+void StreamFfn::Keep(uint32_t layer, uint32_t first, uint32_t count) {
+  for (uint32_t r = 0; r < count && c_.cache->n_free() > 0; ++r) {
+    if (options_.keep == CacheSegment::kHot && kept_[layer] >= options_.keep_per_layer) return;
+    if (!used_[r] || c_.cache->Contains(layer, first + r)) continue;
+    Pin pin = c_.cache->Reserve(layer, first + r, options_.keep);
+    std::memcpy(pin.data(), bundles_[r], c_.bundles().payload_bytes());
+    c_.cache->MarkLoaded(pin.slot());
+    ++kept_[layer];
+  }
+}
+
+}  // namespace sluice

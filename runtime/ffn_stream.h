@@ -1,0 +1,71 @@
+// The FFN of one or many tokens with the layer's bundles passing by in file order: prompt chunks,
+// and decoding where every neuron is needed. Each bundle is read at most once, in large reads, and
+// used for all tokens. Per token the arithmetic and its order are those of DemandFfn, so both give
+// the same bits.
+#ifndef SLUICE_RUNTIME_FFN_STREAM_H_
+#define SLUICE_RUNTIME_FFN_STREAM_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "runtime/ffn_context.h"
+
+namespace sluice {
+
+// Confined to the decode thread. Allocates nothing after construction.
+class StreamFfn {
+ public:
+  struct Options {
+    uint32_t max_tokens = 1;
+    bool skip_inactive = false;  // leave out neurons whose activation is zero
+    // Where passing bundles are kept while the cache has free slots: hot, so many a layer (every
+    // pass needs all of them, and LRU would keep none), or cold without a bound.
+    CacheSegment keep = CacheSegment::kCold;
+    uint32_t keep_per_layer = 0;  // kHot only
+  };
+  StreamFfn(const FfnContext& context, const Options& options);
+
+  // Adds the pieces of a layer that are not wholly cached. Until they have been consumed, nothing
+  // may be evicted.
+  void AppendPieces(uint32_t layer, std::vector<StreamPiece>& pieces) const;
+  // Most pieces that AppendPieces adds.
+  uint32_t MaxPieces() const;
+
+  // gate [n x d_ff] by position, x[t] the normed inputs; adds the outputs to y [n x d_model].
+  absl::Status Run(uint32_t layer, const float* gate, std::span<const VectorView> x, float* y);
+
+  static size_t ScratchBytes(const Options& options, int n_threads);
+
+ private:
+  static constexpr uint32_t kWindow = 128;  // bundles handled at a time
+
+  uint32_t BundlesPerPiece() const;
+  // Bundles [first, first + count) at bundles_; `fresh` if just read and to be checked.
+  absl::Status RunWindow(uint32_t layer, uint32_t first, uint32_t count, bool fresh,
+                         const float* gate, std::span<const VectorView> x, float* y);
+  void ComputeRow(uint32_t layer, uint32_t first, uint32_t row, bool fresh, const float* gate,
+                  std::span<const VectorView> x, int thread);
+  void AddDownOfTokens(uint32_t count, size_t n_tokens, float* y);
+  absl::Status RunPiece(uint32_t layer, const float* gate, std::span<const VectorView> x, float* y);
+  absl::Status RunCached(uint32_t layer, uint32_t first, uint32_t end, const float* gate,
+                         std::span<const VectorView> x, float* y);
+  void Keep(uint32_t layer, uint32_t first, uint32_t count);
+
+  const FfnContext& c_;
+  const Options options_;
+  std::vector<std::byte*> bundles_;       // of the window
+  std::vector<const std::byte*> down_;    // of the window
+  std::vector<uint8_t> used_, damaged_;   // of the window
+  std::vector<float> coefficients_;       // [token x kWindow]
+  std::vector<VectorView> thread_views_;  // [thread x max_tokens]
+  std::vector<uint32_t> thread_tokens_;   // [thread x max_tokens]
+  std::vector<float> thread_up_;          // [thread x max_tokens]
+  std::vector<Pin> pins_;                 // of the window
+  std::vector<uint32_t> kept_;            // hot bundles by layer
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_RUNTIME_FFN_STREAM_H_

@@ -1,0 +1,150 @@
+#include "runtime/generation.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+#include "io/status.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+uint64_t NsSince(Clock::time_point begin) {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
+}
+
+uint64_t MajorFaults() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_majflt);
+}
+
+// Measures a phase as the difference of totals.
+class PhaseMeter {
+ public:
+  explicit PhaseMeter(const Decoder& decoder)
+      : decoder_(decoder), before_(decoder.stats()), faults_(MajorFaults()), begin_(Clock::now()) {}
+
+  PhaseCost Finish(uint64_t tokens) const {
+    const DecoderStats now = decoder_.stats();
+    PhaseCost c;
+    c.tokens = tokens;
+    c.wall_ns = NsSince(begin_);
+    c.stall_ns = now.stall_ns - before_.stall_ns;
+    c.io_busy_ns = now.io_busy_ns - before_.io_busy_ns;
+    c.flash_bytes = now.flash_bytes - before_.flash_bytes;
+    c.flash_operations = now.flash_operations - before_.flash_operations;
+    c.hits = now.hits - before_.hits;
+    c.misses = now.misses - before_.misses;
+    c.active_neurons = now.active_neurons - before_.active_neurons;
+    c.gated_neurons = now.gated_neurons - before_.gated_neurons;
+    c.major_faults = MajorFaults() - faults_;
+    return c;
+  }
+
+ private:
+  const Decoder& decoder_;
+  const DecoderStats before_;
+  const uint64_t faults_;
+  const Clock::time_point begin_;
+};
+
+}  // namespace
+
+std::string_view StopReasonName(StopReason reason) {
+  switch (reason) {
+    case StopReason::kLength:
+      return "length";
+    case StopReason::kEndToken:
+      return "end token";
+    case StopReason::kContextFull:
+      return "context full";
+    case StopReason::kInterrupted:
+      return "interrupted";
+    case StopReason::kSinkClosed:
+      return "output closed";
+  }
+  return "?";
+}
+
+double PhaseCost::tokens_per_second() const {
+  return wall_ns > 0 ? static_cast<double>(tokens) * 1e9 / static_cast<double>(wall_ns) : 0.0;
+}
+
+double PhaseCost::hit_rate() const {
+  const uint64_t needed = hits + misses;
+  return needed > 0 ? static_cast<double>(hits) / static_cast<double>(needed) : 1.0;
+}
+
+uint64_t Percentile(std::span<const uint64_t> samples, double q) {
+  if (samples.empty()) return 0;
+  std::vector<uint64_t> sorted(samples.begin(), samples.end());
+  std::sort(sorted.begin(), sorted.end());
+  const double rank = std::ceil(q * static_cast<double>(sorted.size()));
+  return sorted[static_cast<size_t>(std::max(rank, 1.0)) - 1];
+}
+
+absl::StatusOr<GenerationResult> Generate(Decoder& decoder, const Tokenizer& tokenizer,
+                                          const GenerationRequest& request,
+                                          const std::function<bool(int32_t)>& sink) {
+  SLUICE_RETURN_IF_ERROR(ValidateSampler(request.sampler));
+  if (request.prompt.size() > decoder.context() - decoder.position()) {
+    return absl::OutOfRangeError(absl::StrFormat(
+        "the prompt has %u tokens and the context holds %u; give a larger -c or a shorter prompt",
+        request.prompt.size(), decoder.context()));
+  }
+  GenerationResult result;
+  const uint64_t room = decoder.context() - decoder.position() - request.prompt.size() + 1;
+  const uint64_t most = request.n_predict >= 0
+                            ? std::min<uint64_t>(room, static_cast<uint64_t>(request.n_predict))
+                            : room;
+  result.tokens.reserve(most);
+  result.tbt_ns.reserve(most);
+  Sampler sampler(request.sampler, static_cast<uint32_t>(decoder.logits().size()));
+  for (const int32_t t : request.prompt) sampler.Accept(t);
+
+  const auto begin = Clock::now();
+  const PhaseMeter prefill(decoder);
+  SLUICE_RETURN_IF_ERROR(decoder.Forward(request.prompt));
+  result.prefill = prefill.Finish(request.prompt.size());
+
+  const PhaseMeter decode(decoder);
+  uint64_t n_passes = 0;
+  auto last = begin;
+  result.stop = most == room && request.n_predict != static_cast<int64_t>(most)
+                    ? StopReason::kContextFull
+                    : StopReason::kLength;
+  while (result.tokens.size() < most) {
+    int32_t token = 0;
+    SLUICE_RETURN_IF_ERROR(sampler.Sample(decoder.logits(), &token));
+    if (!request.ignore_eos && tokenizer.IsEndOfGeneration(token)) {
+      result.stop = StopReason::kEndToken;
+      break;
+    }
+    sampler.Accept(token);
+    (result.tokens.empty() ? result.ttft_ns : result.tbt_ns.emplace_back()) = NsSince(last);
+    last = Clock::now();
+    result.tokens.push_back(token);
+    if (!sink(token)) {
+      result.stop = StopReason::kSinkClosed;
+      break;
+    }
+    if (request.stop != nullptr && request.stop->load(std::memory_order_relaxed) != 0) {
+      result.stop = StopReason::kInterrupted;
+      break;
+    }
+    if (result.tokens.size() == most) break;  // nobody needs the logits after the last token
+    SLUICE_RETURN_IF_ERROR(decoder.Forward({&token, 1}));
+    ++n_passes;
+  }
+  result.decode = decode.Finish(n_passes);
+  return result;
+}
+
+}  // namespace sluice

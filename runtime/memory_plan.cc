@@ -1,0 +1,252 @@
+#include "runtime/memory_plan.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "absl/strings/str_format.h"
+#include "cache/neuron_cache.h"
+#include "io/status.h"
+#include "runtime/activations.h"
+#include "runtime/attention.h"
+#include "runtime/ffn_demand.h"
+#include "runtime/ffn_stream.h"
+#include "runtime/weight_store.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint32_t kLargePiece = 512 * 1024;
+constexpr uint32_t kManyBuffers = 8;
+constexpr uint32_t kFewSlots = 16;
+constexpr uint32_t kMaxIoCapacity = 4096;
+constexpr uint64_t kIoRequestBytes = 128;  // a request in its queues, upper bound
+// What chunk scratch and stream buffers may take of a budget, as a divisor.
+constexpr uint64_t kScratchShare = 8;
+constexpr uint64_t kRingShare = 16;
+
+uint64_t ChunkBytes(const ModelConfig& c, uint32_t chunk, int n_threads) {
+  const uint32_t widest = std::max(c.d_model, c.q_dim());
+  const uint64_t floats =
+      3 * uint64_t{c.d_model} + 2 * uint64_t{c.q_dim()} + 2 * uint64_t{c.kv_dim()} + c.d_ff;
+  StreamFfn::Options options;
+  options.max_tokens = chunk;
+  return chunk * floats * sizeof(float) + Activations::Bytes(chunk, widest) +
+         StreamFfn::ScratchBytes(options, n_threads);
+}
+
+// Matrices in the order in which they are given DRAM: what every token reads whole comes first
+// (head, attention, then gates, each spread evenly over the layers, so that streaming is spread
+// evenly too), then an embedding of its own, of which a token reads one tile.
+std::vector<uint32_t> ResidencyOrder(const SluiceFile& file) {
+  const ModelConfig& c = file.config();
+  std::vector<uint32_t> layers;
+  // Bit-reversed counting visits the layers in an order whose every prefix is spread evenly.
+  uint32_t bits = 0;
+  while ((1u << bits) < c.n_layers) ++bits;
+  for (uint32_t i = 0; i < (1u << bits); ++i) {
+    uint32_t reversed = 0;
+    for (uint32_t b = 0; b < bits; ++b) reversed |= ((i >> b) & 1u) << (bits - 1 - b);
+    if (reversed < c.n_layers) layers.push_back(reversed);
+  }
+  std::vector<uint32_t> order = {file.MatrixIndex(MatrixRole::kHead, 0)};
+  for (const uint32_t l : layers) {
+    for (const MatrixRole r : {MatrixRole::kQ, MatrixRole::kK, MatrixRole::kV, MatrixRole::kO}) {
+      order.push_back(file.MatrixIndex(r, l));
+    }
+  }
+  for (const uint32_t l : layers) order.push_back(file.MatrixIndex(MatrixRole::kGate, l));
+  if (!c.tied_head) order.push_back(file.MatrixIndex(MatrixRole::kEmbedding, 0));
+  return order;
+}
+
+class Planner {
+ public:
+  Planner(const SluiceFile& file, const PlanRequest& request)
+      : file_(file), config_(file.config()), request_(request) {
+    plan_.request = request;
+    plan_.resident.resize(file.directory().matrices.size());
+    shape_ = {config_.n_layers, config_.d_ff, file.bundles().stride};
+    const auto& matrices = file.directory().matrices;
+    smallest_piece_ = file.bundles().stride;
+    for (const MatrixEntry& m : matrices) {
+      smallest_piece_ = std::max(smallest_piece_, m.tile_stride);
+    }
+    plan_.chunk = 1;
+    plan_.piece_bytes = smallest_piece_;
+    plan_.n_buffers = 2;
+    plan_.n_slots = std::min<uint32_t>(kFewSlots, config_.d_ff);
+  }
+
+  absl::StatusOr<MemoryPlan> Run() {
+    if (request_.mapped) {
+      plan_.n_slots = 0;
+      plan_.n_buffers = 0;
+      plan_.chunk = request_.chunk;
+      return Describe();
+    }
+    plan_.minimum = Total();
+    if (request_.budget < plan_.minimum) {
+      return absl::ResourceExhaustedError(
+          absl::StrFormat("%s: a memory budget of %s is too small; with a context of %u tokens the "
+                          "least is %u bytes "
+                          "(%s)",
+                          file_.path(), FormatBytes(request_.budget), request_.context,
+                          plan_.minimum, FormatBytes(plan_.minimum)));
+    }
+    GrowScratch();
+    GiveToMatrices();
+    GiveToCache();
+    plan_.everything = Everything();
+    return Describe();
+  }
+
+ private:
+  uint32_t io_capacity() const {
+    return std::clamp<uint32_t>(config_.d_ff + 2 * kManyBuffers, 64, kMaxIoCapacity);
+  }
+  uint64_t FixedBytes() const {
+    return file_.memory_bytes() + request_.tokenizer_bytes +
+           Attention::KvBytes(config_, request_.context) +
+           Attention::ScratchBytes(config_, request_.context, request_.n_threads) +
+           config_.vocab_size * sizeof(float);
+  }
+  uint64_t StreamBytes() const {
+    const MatrixEntry& embedding = file_.matrix(0);
+    return uint64_t{plan_.n_buffers} * plan_.piece_bytes +
+           WeightStore::EmbedBufferBytes(embedding) + io_capacity() * kIoRequestBytes;
+  }
+  uint64_t ResidentBytes() const {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < plan_.resident.size(); ++i) {
+      if (plan_.resident[i]) bytes += WeightStore::ResidentBytes(file_.matrix(i));
+    }
+    return bytes;
+  }
+  uint64_t SlotBytes() const { return NeuronCache::BytesPerSlot(shape_) + sizeof(uint32_t); }
+  uint64_t CacheBytes() const {
+    if (request_.mapped) return 0;
+    return NeuronCache::FixedBytes(shape_) + plan_.n_slots * NeuronCache::BytesPerSlot(shape_);
+  }
+  uint64_t ScratchBytes() const {
+    return ChunkBytes(config_, plan_.chunk, request_.n_threads) +
+           DemandFfn::ScratchBytes(config_.d_ff, plan_.n_slots);
+  }
+  uint64_t Total() const {
+    return FixedBytes() + StreamBytes() + ResidentBytes() + CacheBytes() + ScratchBytes();
+  }
+  uint64_t Left() const {
+    const uint64_t total = Total();
+    return request_.budget > total ? request_.budget - total : 0;
+  }
+
+  void GrowScratch() {
+    const uint64_t ring_limit = std::min(request_.budget / kRingShare, Left());
+    for (const uint32_t buffers : {kManyBuffers, kManyBuffers / 2}) {
+      const uint32_t piece = std::max(kLargePiece, smallest_piece_);
+      if (uint64_t{buffers} * piece <= ring_limit && plan_.n_buffers == 2) {
+        plan_.piece_bytes = piece;
+        plan_.n_buffers = buffers;
+      }
+    }
+    const uint64_t scratch_limit = std::min(request_.budget / kScratchShare, Left());
+    plan_.chunk = std::max<uint32_t>(request_.chunk, 1);
+    while (plan_.chunk > 1 &&
+           ChunkBytes(config_, plan_.chunk, request_.n_threads) > scratch_limit) {
+      plan_.chunk /= 2;
+    }
+  }
+
+  void GiveToMatrices() {
+    for (const uint32_t i : ResidencyOrder(file_)) {
+      if (WeightStore::ResidentBytes(file_.matrix(i)) <= Left()) plan_.resident[i] = true;
+    }
+  }
+
+  void GiveToCache() {
+    const uint64_t all = uint64_t{config_.n_layers} * config_.d_ff;
+    // Pins of a wave count for each slot as well, up to one for each neuron of a layer.
+    const uint64_t more = Left() / (SlotBytes() + sizeof(Pin));
+    plan_.n_slots = static_cast<uint32_t>(std::min(all, plan_.n_slots + more));
+  }
+
+  uint64_t Everything() {
+    MemoryPlan saved = plan_;
+    plan_.resident.assign(plan_.resident.size(), true);
+    plan_.n_slots = config_.n_layers * config_.d_ff;
+    const uint64_t total = Total();
+    plan_ = std::move(saved);
+    return total;
+  }
+
+  MemoryPlan Describe() {
+    plan_.io_capacity = io_capacity();
+    size_t n_resident = 0;
+    for (const bool r : plan_.resident) n_resident += r;
+    const auto add = [&](std::string name, uint64_t bytes, std::string note) {
+      plan_.items.push_back({std::move(name), bytes, std::move(note)});
+      plan_.total += bytes;
+    };
+    add("resident weights", ResidentBytes(),
+        request_.mapped ? "mapped by the kernel, not planned"
+                        : absl::StrFormat("%u of %u matrices; the others are streamed", n_resident,
+                                          plan_.resident.size()));
+    add("neuron cache", CacheBytes(),
+        request_.mapped
+            ? "none: mapped"
+            : absl::StrFormat("%u of %u bundles", plan_.n_slots, config_.n_layers * config_.d_ff));
+    add("KV cache", Attention::KvBytes(config_, request_.context),
+        absl::StrFormat("%u positions", request_.context));
+    add("scratch",
+        ScratchBytes() + Attention::ScratchBytes(config_, request_.context, request_.n_threads) +
+            config_.vocab_size * sizeof(float),
+        absl::StrFormat("prompt chunks of %u tokens", plan_.chunk));
+    add("stream buffers", StreamBytes(),
+        absl::StrFormat("%u of %s", plan_.n_buffers, FormatBytes(plan_.piece_bytes)));
+    add("tokenizer and directory", file_.memory_bytes() + request_.tokenizer_bytes, "");
+    return plan_;
+  }
+
+  const SluiceFile& file_;
+  const ModelConfig& config_;
+  const PlanRequest& request_;
+  NeuronCache::Shape shape_;
+  uint32_t smallest_piece_ = 0;
+  MemoryPlan plan_;
+};
+
+uint64_t ReadNumber(const std::string& path) {
+  std::ifstream in(path);
+  uint64_t v = 0;
+  return in >> v ? v : UINT64_MAX;
+}
+
+}  // namespace
+
+absl::StatusOr<MemoryPlan> PlanMemory(const SluiceFile& file, const PlanRequest& request) {
+  return Planner(file, request).Run();
+}
+
+uint64_t AvailableMemory() {
+  std::ifstream in("/proc/meminfo");
+  std::string key, unit;
+  uint64_t kib = 0, available = 0;
+  while (in >> key >> kib >> unit) {
+    if (key == "MemAvailable:") available = kib * 1024;
+  }
+  // Limits of the memory cgroup that are at the usual places; absent files read as no limit.
+  for (const char* path :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    available = std::min(available, ReadNumber(path));
+  }
+  return available;
+}
+
+std::string FormatBytes(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto v = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; v >= 1024.0 && unit + 1 < std::size(kUnits); ++unit) v /= 1024.0;
+  return absl::StrFormat("%.*f %s", unit == 0 ? 0 : 2, v, kUnits[unit]);
+}
+
+}  // namespace sluice

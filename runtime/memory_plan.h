@@ -1,0 +1,65 @@
+// What is held in DRAM under a budget. The budget covers everything that the decoder takes: records
+// of the file, tokenizer, KV cache, scratch, stream buffers, resident matrices, neuron cache. The
+// program itself (code, libraries, stacks) is not in it: at most kProcessBytes.
+#ifndef SLUICE_RUNTIME_MEMORY_PLAN_H_
+#define SLUICE_RUNTIME_MEMORY_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "layout/sluice_file.h"
+
+namespace sluice {
+
+constexpr uint64_t kProcessBytes = 16 << 20;
+
+enum class DecodeMode {
+  kDense,  // every neuron
+  kExact,  // the gate decides; same tokens as dense
+};
+
+struct PlanRequest {
+  DecodeMode mode = DecodeMode::kExact;
+  uint64_t budget = UINT64_MAX;  // bytes; UINT64_MAX: no limit
+  uint32_t context = 0;          // positions
+  uint32_t chunk = 256;          // prompt tokens that pass through a layer together, at most
+  int n_threads = 1;
+  uint64_t tokenizer_bytes = 0;
+  bool mapped = false;  // weights are used where the kernel maps them: the plan holds only the rest
+};
+
+struct PlanItem {
+  std::string name;
+  uint64_t bytes = 0;
+  std::string note;  // "22 of 22 layers", ...
+};
+
+struct MemoryPlan {
+  PlanRequest request;
+  std::vector<PlanItem> items;
+  uint64_t total = 0;       // sum of the items
+  uint64_t minimum = 0;     // the smallest budget that would be accepted
+  uint64_t everything = 0;  // the budget from which on nothing is read twice
+
+  std::vector<bool> resident;  // by matrix
+  uint32_t n_slots = 0;        // of the neuron cache
+  uint32_t chunk = 1;
+  uint32_t piece_bytes = 0;  // a buffer of the stream ring
+  uint32_t n_buffers = 0;
+  uint32_t io_capacity = 0;  // reads in flight
+};
+
+// ResourceExhausted naming the minimum if the budget is below it.
+absl::StatusOr<MemoryPlan> PlanMemory(const SluiceFile& file, const PlanRequest& request);
+
+// MemAvailable of the system, or of the memory cgroup if that is less; 0 if unknown.
+uint64_t AvailableMemory();
+
+// "1.5 GiB".
+std::string FormatBytes(uint64_t bytes);
+
+}  // namespace sluice
+
+#endif  // SLUICE_RUNTIME_MEMORY_PLAN_H_

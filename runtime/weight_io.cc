@@ -1,0 +1,87 @@
+#include "runtime/weight_io.h"
+
+#include <chrono>
+#include <cstring>
+
+#include "absl/strings/str_format.h"
+#include "io/status.h"
+
+namespace sluice {
+namespace {
+
+// Tags of stream buffers carry this bit; those of slots do not.
+constexpr uint32_t kStreamTag = 1u << 31;
+
+uint64_t NowNs() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
+}
+
+}  // namespace
+
+WeightIo::WeightIo(IoThread& io, const StorageFile& file, uint32_t capacity,
+                   uint32_t n_stream_buffers)
+    : io_(io), file_(file), capacity_(capacity), completions_(256) {
+  requests_.reserve(capacity);
+  landed_.reserve(capacity);
+  stream_landed_.resize(n_stream_buffers);
+}
+
+void WeightIo::SubmitSlots(std::span<const Read> reads) {
+  requests_.clear();
+  for (const Read& r : reads) requests_.push_back({r.offset, r.length, r.dst, r.id});
+  io_.Submit(requests_, IoPriority::kDemand);
+}
+
+void WeightIo::SubmitStream(const Read& read) {
+  stream_landed_[read.id] = false;
+  const IoRequest request = {read.offset, read.length, read.dst, read.id | kStreamTag};
+  io_.Submit(std::span(&request, 1), IoPriority::kLookAhead);
+}
+
+absl::Status WeightIo::FailedRead(const IoCompletion& completion) const {
+  if (completion.error == ENODATA) {
+    return absl::DataLossError(
+        absl::StrFormat("%s: the file ended inside a read of weights; it has become shorter: copy "
+                        "or repack it again",
+                        file_.path()));
+  }
+  return absl::UnavailableError(
+      absl::StrFormat("%s: a read of weights failed after retries: %s; the storage may be failing",
+                      file_.path(), strerror(completion.error)));
+}
+
+absl::Status WeightIo::Pump() {
+  absl::Status status;
+  size_t n;
+  while ((n = io_.Poll(completions_)) > 0) {
+    for (const IoCompletion& c : std::span(completions_).first(n)) {
+      if (c.error != 0) {
+        status.Update(FailedRead(c));
+      } else if ((c.tag & kStreamTag) != 0) {
+        stream_landed_[c.tag & ~kStreamTag] = true;
+      } else {
+        landed_.push_back(c.tag);
+      }
+    }
+  }
+  return status;
+}
+
+absl::Status WeightIo::WaitAndPump() {
+  const uint64_t begin = NowNs();
+  io_.WaitForCompletion();
+  stall_.stall_ns += NowNs() - begin;
+  return Pump();
+}
+
+void WeightIo::Drain() {
+  while (io_.in_flight() > 0) {
+    io_.WaitForCompletion();
+    Pump().IgnoreError();
+    landed_.clear();
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,74 @@
+// The decode thread's side of the I/O thread: reads for slots of the neuron cache and for buffers
+// of the stream ring go out through one queue, and their completions are sorted back here.
+//
+// Confined to the decode thread. Allocates nothing after Create.
+#ifndef SLUICE_RUNTIME_WEIGHT_IO_H_
+#define SLUICE_RUNTIME_WEIGHT_IO_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "io/io_thread.h"
+#include "io/storage_file.h"
+
+namespace sluice {
+
+// Time that the decode thread waited for reads.
+struct StallStats {
+  uint64_t stall_ns = 0;
+};
+
+class WeightIo {
+ public:
+  // Borrows both. `capacity` is the I/O thread's; `n_stream_buffers` sizes the table of the ring.
+  WeightIo(IoThread& io, const StorageFile& file, uint32_t capacity, uint32_t n_stream_buffers);
+
+  // How many more reads may be submitted now.
+  uint32_t room() const { return capacity_ - static_cast<uint32_t>(io_.in_flight()); }
+
+  struct Read {
+    uint64_t offset = 0;
+    uint32_t length = 0;
+    std::byte* dst = nullptr;
+    uint32_t id = 0;  // slot or buffer
+  };
+  // The caller keeps the batch within room().
+  void SubmitSlots(std::span<const Read> reads);
+  void SubmitStream(const Read& read);
+
+  // Takes what has completed; never blocks. Statuses name file and offset.
+  absl::Status Pump();
+  // Blocks until something more has completed, then Pump. The time counts as stall.
+  absl::Status WaitAndPump();
+  // Until nothing is in flight; results are dropped.
+  void Drain();
+
+  // Slots that have landed since ClearLanded, in order of arrival.
+  std::span<const uint32_t> landed() const { return landed_; }
+  void ClearLanded() { landed_.clear(); }
+  bool stream_landed(uint32_t buffer) const { return stream_landed_[buffer]; }
+
+  const StorageFile& file() const { return file_; }
+  const StallStats& stall() const { return stall_; }
+  IoStats io_stats() const { return io_.stats(); }
+  size_t in_flight() const { return io_.in_flight(); }
+
+ private:
+  absl::Status FailedRead(const IoCompletion& completion) const;
+
+  IoThread& io_;
+  const StorageFile& file_;
+  const uint32_t capacity_;
+  std::vector<IoRequest> requests_;        // scratch of SubmitSlots
+  std::vector<IoCompletion> completions_;  // scratch of Pump
+  std::vector<uint32_t> landed_;
+  std::vector<uint8_t> stream_landed_;
+  StallStats stall_;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_RUNTIME_WEIGHT_IO_H_

@@ -1,0 +1,219 @@
+#include "runtime/weight_store.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "absl/strings/str_format.h"
+#include "io/status.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint32_t kLoadRead = 1 << 20;
+// Vectors that are multiplied with a tile at a time: they and the tile stay in the L2 cache.
+constexpr size_t kVectorBlock = 32;
+constexpr size_t kRowGrain = 8;
+
+}  // namespace
+
+absl::Status DamagedWeights(const SluiceFile& file, std::string_view what, uint64_t offset) {
+  return absl::DataLossError(absl::StrFormat(
+      "%s: %s at offset %u does not match its checksum; copy or repack the file again", file.path(),
+      what, offset));
+}
+
+absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Create(
+    const SluiceFile& file, const std::vector<bool>& resident, const std::byte* map,
+    const KernelTable& kernels, ThreadPool& pool, WeightIo& io, StreamRing& ring) {
+  auto store = std::unique_ptr<WeightStore>(new WeightStore(file, kernels, pool, io, ring));
+  const auto& matrices = file.directory().matrices;
+  store->base_.resize(matrices.size());
+  store->mapped_ = map != nullptr;
+  if (map != nullptr) {
+    store->checked_.resize(matrices.size());
+    for (size_t i = 0; i < matrices.size(); ++i) store->base_[i] = map + matrices[i].offset;
+    return store;
+  }
+  size_t bytes = 0;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    if (resident[i]) bytes += ResidentBytes(matrices[i]);
+  }
+  SLUICE_ASSIGN_OR_RETURN(store->arena_, AlignedBuffer::Allocate(bytes));
+  std::byte* at = store->arena_.data();
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    if (!resident[i]) continue;
+    store->base_[i] = at;
+    at += ResidentBytes(matrices[i]);
+  }
+  const uint32_t embedding = file.MatrixIndex(MatrixRole::kEmbedding, 0);
+  if (!resident[embedding]) {
+    SLUICE_ASSIGN_OR_RETURN(store->embed_buffer_,
+                            AlignedBuffer::Allocate(EmbedBufferBytes(matrices[embedding])));
+  }
+  return store;
+}
+
+absl::Status WeightStore::LoadResident() {
+  if (mapped_) return absl::OkStatus();
+  for (uint32_t i = 0; i < base_.size(); ++i) {
+    if (base_[i] == nullptr) continue;
+    SLUICE_RETURN_IF_ERROR(LoadMatrix(i, arena_.data() + (base_[i] - arena_.data())));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WeightStore::LoadMatrix(uint32_t matrix, std::byte* dst) {
+  const MatrixEntry& m = file_.matrix(matrix);
+  const uint64_t bytes = m.n_bytes();
+  uint64_t submitted = 0, landed = 0;
+  const uint64_t n_reads = (bytes + kLoadRead - 1) / kLoadRead;
+  while (landed < n_reads) {
+    while (submitted < n_reads && io_.room() > 0) {
+      const uint64_t at = submitted * kLoadRead;
+      const auto length = static_cast<uint32_t>(std::min<uint64_t>(kLoadRead, bytes - at));
+      const WeightIo::Read read = {m.offset + at, length, dst + at,
+                                   static_cast<uint32_t>(submitted)};
+      io_.SubmitSlots(std::span(&read, 1));
+      ++submitted;
+    }
+    SLUICE_RETURN_IF_ERROR(io_.WaitAndPump());
+    landed += io_.landed().size();
+    io_.ClearLanded();
+  }
+  return CheckTiles(matrix, 0, m.n_tiles(), dst);
+}
+
+absl::Status WeightStore::CheckTiles(uint32_t matrix, uint32_t first, uint32_t count,
+                                     std::byte* bytes) {
+  const MatrixEntry& m = file_.matrix(matrix);
+  const auto rows_of = [&](size_t t) {
+    return std::span<std::byte>(bytes + t * m.tile_stride,
+                                m.rows_in_tile(first + static_cast<uint32_t>(t)) * m.row_bytes());
+  };
+  std::atomic<bool> intact = true;
+  pool_.Run(count, 1, [&](size_t begin, size_t end, int) {
+    for (size_t t = begin; t < end; ++t) {
+      if (!file_.TileIsIntact(matrix, first + static_cast<uint32_t>(t), rows_of(t))) intact = false;
+    }
+  });
+  if (intact) return absl::OkStatus();
+  // The device may have left the buffer untouched while claiming success: one more try, buffered.
+  for (size_t t = 0; t < count; ++t) {
+    const uint32_t tile = first + static_cast<uint32_t>(t);
+    if (file_.TileIsIntact(matrix, tile, rows_of(t))) continue;
+    const uint64_t offset = m.offset + uint64_t{tile} * m.tile_stride;
+    SLUICE_RETURN_IF_ERROR(io_.file().ReadExactly(offset, rows_of(t)));
+    if (!file_.TileIsIntact(matrix, tile, rows_of(t))) {
+      return DamagedWeights(
+          file_,
+          absl::StrFormat("matrix %s of layer %u, rows from %u,", MatrixRoleName(m.role), m.layer,
+                          tile * m.rows_per_tile),
+          offset);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WeightStore::CheckMappedTiles(uint32_t matrix) {
+  if (!mapped_ || checked_[matrix]) return absl::OkStatus();
+  checked_[matrix] = true;
+  const MatrixEntry& m = file_.matrix(matrix);
+  std::atomic<bool> intact = true;
+  pool_.Run(m.n_tiles(), 1, [&](size_t begin, size_t end, int) {
+    for (size_t t = begin; t < end; ++t) {
+      const auto tile = static_cast<uint32_t>(t);
+      if (!file_.TileIsIntact(
+              matrix, tile,
+              {base_[matrix] + t * m.tile_stride, m.rows_in_tile(tile) * m.row_bytes()})) {
+        intact = false;
+      }
+    }
+  });
+  if (intact) return absl::OkStatus();
+  return DamagedWeights(
+      file_, absl::StrFormat("matrix %s of layer %u", MatrixRoleName(m.role), m.layer), m.offset);
+}
+
+void WeightStore::MultiplyTiles(uint32_t matrix, uint32_t first_tile, uint32_t count,
+                                const std::byte* tiles, std::span<const VectorView> x, float* out,
+                                size_t out_stride) {
+  const MatrixEntry& m = file_.matrix(matrix);
+  const auto dot = kernels_.dot[static_cast<size_t>(m.type)];
+  const uint32_t first_row = first_tile * m.rows_per_tile;
+  const uint32_t end_row = std::min(m.rows, (first_tile + count) * m.rows_per_tile);
+  pool_.Run(end_row - first_row, kRowGrain, [&](size_t begin, size_t end, int) {
+    for (size_t row = begin; row < end;) {  // relative to first_row; one tile, or the share of one
+      const size_t tile = row / m.rows_per_tile;
+      const size_t in_tile = row % m.rows_per_tile;
+      RowSet rows;
+      rows.base = tiles + tile * m.tile_stride + in_tile * m.row_bytes();
+      rows.stride = m.row_bytes();
+      rows.n_rows = std::min(end - row, m.rows_per_tile - in_tile);
+      for (size_t v = 0; v < x.size(); v += kVectorBlock) {
+        dot(rows, m.columns, &x[v], std::min(kVectorBlock, x.size() - v),
+            out + v * out_stride + first_row + row, out_stride);
+      }
+      row += rows.n_rows;
+    }
+  });
+}
+
+absl::Status WeightStore::Multiply(uint32_t matrix, std::span<const VectorView> x, float* out,
+                                   size_t out_stride) {
+  const MatrixEntry& m = file_.matrix(matrix);
+  if (base_[matrix] != nullptr) {
+    SLUICE_RETURN_IF_ERROR(CheckMappedTiles(matrix));
+    MultiplyTiles(matrix, 0, m.n_tiles(), base_[matrix], x, out, out_stride);
+    return absl::OkStatus();
+  }
+  for (uint32_t tile = 0; tile < m.n_tiles();) {
+    const StreamPiece piece = ring_.peek();
+    if (piece.matrix != matrix || piece.first != tile) {
+      return absl::InternalError("weights are streamed in another order than they are used");
+    }
+    SLUICE_ASSIGN_OR_RETURN(const auto bytes, ring_.Next());
+    SLUICE_RETURN_IF_ERROR(CheckTiles(matrix, piece.first, piece.count, bytes.data()));
+    MultiplyTiles(matrix, piece.first, piece.count, bytes.data(), x, out, out_stride);
+    ring_.Release();
+    tile += piece.count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WeightStore::Embed(uint32_t token, std::span<float> out) {
+  const uint32_t matrix = file_.MatrixIndex(MatrixRole::kEmbedding, 0);
+  const MatrixEntry& m = file_.matrix(matrix);
+  const uint32_t tile = token / m.rows_per_tile;
+  const std::byte* tile_bytes;
+  if (base_[matrix] != nullptr) {
+    SLUICE_RETURN_IF_ERROR(CheckMappedTiles(matrix));
+    tile_bytes = base_[matrix] + uint64_t{tile} * m.tile_stride;
+  } else {
+    const uint64_t offset = m.offset + uint64_t{tile} * m.tile_stride;
+    const WeightIo::Read read = {offset, m.tile_stride, embed_buffer_.data(), 0};
+    io_.SubmitSlots(std::span(&read, 1));
+    while (io_.landed().empty()) SLUICE_RETURN_IF_ERROR(io_.WaitAndPump());
+    io_.ClearLanded();
+    SLUICE_RETURN_IF_ERROR(CheckTiles(matrix, tile, 1, embed_buffer_.data()));
+    tile_bytes = embed_buffer_.data();
+  }
+  DecodeRow(m.type, {tile_bytes + (token % m.rows_per_tile) * m.row_bytes(), m.row_bytes()}, out);
+  return absl::OkStatus();
+}
+
+void WeightStore::AppendPieces(uint32_t matrix, std::vector<StreamPiece>& pieces) const {
+  if (!streamed(matrix)) return;
+  const MatrixEntry& m = file_.matrix(matrix);
+  const uint32_t per_piece = std::max<uint32_t>(ring_.piece_bytes() / m.tile_stride, 1);
+  for (uint32_t tile = 0; tile < m.n_tiles(); tile += per_piece) {
+    StreamPiece p;
+    p.matrix = matrix;
+    p.first = tile;
+    p.count = std::min(per_piece, m.n_tiles() - tile);
+    p.offset = m.offset + uint64_t{tile} * m.tile_stride;
+    p.length = p.count * m.tile_stride;
+    pieces.push_back(p);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,81 @@
+// The weight matrices of a model (embedding, attention, gates, head): each resident in DRAM, or
+// streamed through a StreamRing every time it is used, or mapped.
+//
+// Confined to the decode thread, which spreads products over a ThreadPool.
+#ifndef SLUICE_RUNTIME_WEIGHT_STORE_H_
+#define SLUICE_RUNTIME_WEIGHT_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "io/aligned_buffer.h"
+#include "layout/sluice_file.h"
+#include "runtime/kernels/kernels.h"
+#include "runtime/stream_ring.h"
+#include "runtime/thread_pool.h"
+#include "runtime/weight_io.h"
+
+namespace sluice {
+
+class WeightStore {
+ public:
+  // `resident[i]` says whether matrix i stays in DRAM; takes that memory, reads nothing yet. `map`
+  // is the mapped file, or null; with a map every matrix is used where it lies. Borrows all
+  // references.
+  static absl::StatusOr<std::unique_ptr<WeightStore>> Create(
+      const SluiceFile& file, const std::vector<bool>& resident, const std::byte* map,
+      const KernelTable& kernels, ThreadPool& pool, WeightIo& io, StreamRing& ring);
+
+  // Reads and checks the resident matrices.
+  absl::Status LoadResident();
+
+  // out[v*out_stride + r] = row r . x[v]. For a streamed matrix the ring's next piece must be its
+  // first.
+  absl::Status Multiply(uint32_t matrix, std::span<const VectorView> x, float* out,
+                        size_t out_stride);
+
+  // The embedding of a token as floats. Reads one tile if the embedding is not resident.
+  absl::Status Embed(uint32_t token, std::span<float> out);
+
+  bool streamed(uint32_t matrix) const { return base_[matrix] == nullptr; }
+  // Adds the pieces in which a streamed matrix passes through the ring; nothing for a resident one.
+  void AppendPieces(uint32_t matrix, std::vector<StreamPiece>& pieces) const;
+
+  // Bytes of matrix `m` in DRAM, and of the buffer that Embed needs for one that is not.
+  static size_t ResidentBytes(const MatrixEntry& m) { return m.n_bytes(); }
+  static size_t EmbedBufferBytes(const MatrixEntry& embedding) { return embedding.tile_stride; }
+
+ private:
+  WeightStore(const SluiceFile& file, const KernelTable& kernels, ThreadPool& pool, WeightIo& io,
+              StreamRing& ring)
+      : file_(file), kernels_(kernels), pool_(pool), io_(io), ring_(ring) {}
+
+  absl::Status LoadMatrix(uint32_t matrix, std::byte* dst);
+  // Checks tiles [first, first + count) at `bytes`; a damaged one is read once more, buffered.
+  absl::Status CheckTiles(uint32_t matrix, uint32_t first, uint32_t count, std::byte* bytes);
+  absl::Status CheckMappedTiles(uint32_t matrix);
+  void MultiplyTiles(uint32_t matrix, uint32_t first_tile, uint32_t count, const std::byte* tiles,
+                     std::span<const VectorView> x, float* out, size_t out_stride);
+
+  const SluiceFile& file_;
+  const KernelTable& kernels_;
+  ThreadPool& pool_;
+  WeightIo& io_;
+  StreamRing& ring_;
+  AlignedBuffer arena_;
+  AlignedBuffer embed_buffer_;
+  std::vector<const std::byte*> base_;  // by matrix; null: streamed
+  std::vector<bool> checked_;           // mapped: by matrix; checked when first used
+  bool mapped_ = false;
+};
+
+// A tile or bundle that does not match its checksum, in the words of an error.
+absl::Status DamagedWeights(const SluiceFile& file, std::string_view what, uint64_t offset);
+
+}  // namespace sluice
+
+#endif  // SLUICE_RUNTIME_WEIGHT_STORE_H_

@@ -1,0 +1,327 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_format.h"
+#include "io/cpu_topology.h"
+#include "io/status.h"
+#include "layout/sluice_file.h"
+#include "runtime/generation.h"
+#include "runtime/memory_plan.h"
+#include "runtime/tokenizer/text_stream.h"
+#include "tools/flags.h"
+#include "tools/generate_report.h"
+
+namespace sluice {
+namespace {
+
+// The signal that asked to stop; a handler may touch nothing else.
+std::atomic<int> g_stop_signal{0};
+
+struct GenerateFlags {
+  std::string model, prompt, prompt_file, mode = "auto", engine = "auto", direct = "auto";
+  std::string budget, kernels;
+  int64_t n_predict = -1, seed = -1;
+  int64_t context = kDefaultContext;
+  int64_t threads = -1;
+  int64_t chunk = 256;
+  int64_t io_core = -1;
+  SamplerOptions sampler;
+  bool json = false, dry_run = false, ignore_eos = false, no_display_prompt = false;
+  bool no_escape = false, special = false;
+
+  static constexpr int64_t kDefaultContext = -1;
+};
+
+constexpr uint32_t kMaxDefaultContext = 4096;  // a trained length of 128k would take all memory
+
+// Replaces \n, \t, \r, \", \', \\ by what they stand for, as llama.cpp does with -p.
+std::string Unescape(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    constexpr std::string_view kCodes = "ntr\"'\\", kBytes = "\n\t\r\"'\\";
+    const size_t code =
+        text[i] == '\\' && i + 1 < text.size() ? kCodes.find(text[i + 1]) : std::string_view::npos;
+    if (code == std::string_view::npos) {
+      out += text[i];
+    } else {
+      out += kBytes[code];
+      ++i;
+    }
+  }
+  return out;
+}
+
+absl::StatusOr<std::string> ReadPrompt(const GenerateFlags& flags) {
+  if (flags.prompt_file.empty()) return flags.no_escape ? flags.prompt : Unescape(flags.prompt);
+  if (flags.prompt_file == "-") {
+    return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  }
+  std::ifstream in(flags.prompt_file, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(in), {});
+  if (!in.good() && !in.eof()) return ErrnoStatus(errno, flags.prompt_file);
+  if (!in.is_open()) return ErrnoStatus(ENOENT, flags.prompt_file);
+  return text;
+}
+
+absl::Status BadChoice(const char* flag, const std::string& value, const char* known) {
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s is \"%s\"; known are %s", flag, value, known));
+}
+
+struct Options {
+  PlanRequest plan;
+  DecoderOptions decoder;
+  GenerationRequest generation;
+};
+
+absl::Status ReadChoices(const GenerateFlags& flags, Options* o) {
+  if (flags.mode == "dense") {
+    o->plan.mode = DecodeMode::kDense;
+  } else if (flags.mode != "auto" && flags.mode != "exact") {
+    return BadChoice("--mode", flags.mode, "auto, dense, exact");
+  }
+  if (flags.engine == "io_uring") {
+    o->decoder.engine = EngineKind::kUring;
+  } else if (flags.engine == "pread") {
+    o->decoder.engine = EngineKind::kPread;
+  } else if (flags.engine == "mmap") {
+    o->plan.mapped = true;
+  } else if (flags.engine != "auto") {
+    return BadChoice("--io-engine", flags.engine, "auto, io_uring, pread, mmap");
+  }
+  if (flags.direct == "on") {
+    o->decoder.direct = DirectMode::kOn;
+  } else if (flags.direct == "off") {
+    o->decoder.direct = DirectMode::kOff;
+  } else if (flags.direct != "auto") {
+    return BadChoice("--direct", flags.direct, "auto, on, off");
+  }
+  if (!flags.kernels.empty()) {
+    o->decoder.kernels = FindKernels(flags.kernels);
+    if (o->decoder.kernels == nullptr) {
+      std::string known;
+      for (const KernelTable* t : AvailableKernels()) {
+        known += (known.empty() ? "" : ", ") + std::string(t->name);
+      }
+      return BadChoice("--kernels", flags.kernels, known.c_str());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InRange(const char* flag, int64_t v, int64_t min, int64_t max) {
+  if (v >= min && v <= max) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s is %d; it must be in %d..%d", flag, v, min, max));
+}
+
+absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
+  Options o;
+  SLUICE_RETURN_IF_ERROR(ReadChoices(flags, &o));
+  SLUICE_RETURN_IF_ERROR(InRange("-n", flags.n_predict, -2, 1 << 30));
+  SLUICE_RETURN_IF_ERROR(InRange("-c", flags.context, -1, 1 << 27));
+  SLUICE_RETURN_IF_ERROR(InRange("-b", flags.chunk, 1, 4096));
+  SLUICE_RETURN_IF_ERROR(InRange("--seed", flags.seed, -1, INT64_MAX));
+  const auto cores = static_cast<int64_t>(AllowedCores().size());
+  SLUICE_RETURN_IF_ERROR(InRange("-t", flags.threads, -1, 256));
+  if (flags.threads == 0) {
+    return absl::InvalidArgumentError("-t is 0; give at least 1 thread, or -1 for one a core");
+  }
+  if (flags.io_core != -1) o.decoder.io_core = static_cast<int>(flags.io_core);
+  o.plan.n_threads =
+      static_cast<int>(flags.threads > 0 ? flags.threads : std::max<int64_t>(cores, 1));
+  o.plan.chunk = static_cast<uint32_t>(flags.chunk);
+  if (!flags.budget.empty()) {
+    auto budget = ParseBytes(flags.budget);
+    if (!budget.ok()) return Annotate(budget.status(), "--mem-budget");
+    o.plan.budget = *budget;
+  }
+  o.generation.n_predict = flags.n_predict;
+  o.generation.ignore_eos = flags.ignore_eos || flags.n_predict == -2;
+  o.generation.sampler = flags.sampler;
+  o.generation.sampler.seed =
+      flags.seed >= 0 ? static_cast<uint64_t>(flags.seed) : std::random_device()();
+  o.generation.stop = &g_stop_signal;
+  SLUICE_RETURN_IF_ERROR(ValidateSampler(o.generation.sampler));
+  return o;
+}
+
+// Without a budget everything stays in DRAM if that leaves a quarter of what is available.
+absl::StatusOr<MemoryPlan> MakePlan(const SluiceFile& file, const GenerateFlags& flags,
+                                    PlanRequest request) {
+  const uint32_t trained = file.config().context_length;
+  request.context = flags.context > 0    ? static_cast<uint32_t>(flags.context)
+                    : flags.context == 0 ? trained
+                                         : std::min(trained, kMaxDefaultContext);
+  auto plan = PlanMemory(file, request);
+  const uint64_t available = AvailableMemory() / 4 * 3;
+  if (plan.ok() && flags.budget.empty() && available > 0 && plan->total > available) {
+    absl::FPrintF(
+        stderr,
+        "sluice: no --mem-budget given and the model needs %s; using %s, three quarters of "
+        "what is available\n",
+        FormatBytes(plan->total), FormatBytes(available));
+    request.budget = available;
+    plan = PlanMemory(file, request);
+  }
+  return plan;
+}
+
+// Writes all of `text`; false once stdout is closed or full.
+bool WriteOut(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = write(STDOUT_FILENO, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+  return true;
+}
+
+int RunGenerate(const GenerateFlags& flags) {
+  auto options = ReadFlags(flags);
+  if (!options.ok()) return ReportUsage(options.status());
+  const auto file = SluiceFile::Open(flags.model);
+  if (!file.ok()) return ReportError(file.status());
+  auto prompt = ReadPrompt(flags);
+  if (!prompt.ok()) return ReportError(prompt.status());
+  auto data = (*file)->LoadTokenizer();
+  if (!data.ok()) return ReportError(data.status());
+  const auto tokenizer = Tokenizer::Create(std::move(data).value());
+  if (!tokenizer.ok()) return ReportError(Annotate(tokenizer.status(), flags.model));
+  options->plan.tokenizer_bytes = (*tokenizer)->memory_bytes();
+
+  const auto plan = MakePlan(**file, flags, options->plan);
+  if (!plan.ok()) return ReportError(plan.status());
+  if (flags.dry_run) {
+    PrintPlan(*plan, flags.json);
+    return kExitOk;
+  }
+  EncodeOptions encode;
+  encode.parse_special = flags.special;
+  GenerationRequest& request = options->generation;
+  request.prompt = (*tokenizer)->Encode(*prompt, encode);
+  if (request.prompt.empty()) {
+    return ReportError(absl::InvalidArgumentError(
+        "the prompt is empty and the vocabulary adds no BOS token; give a prompt with -p"));
+  }
+  if (request.prompt.size() > plan->request.context) {
+    return ReportError(absl::OutOfRangeError(absl::StrFormat(
+        "the prompt has %u tokens and the context holds %u; give a larger -c or a shorter prompt",
+        request.prompt.size(), plan->request.context)));
+  }
+  auto decoder = Decoder::Create(**file, *plan, options->decoder);
+  if (!decoder.ok()) return ReportError(decoder.status());
+  for (const std::string& note : (*decoder)->Notes()) absl::FPrintF(stderr, "%s\n", note);
+  absl::FPrintF(stderr, "memory: %s planned; seed: %u\n\n", FormatBytes(plan->total),
+                request.sampler.seed);
+
+  const bool echo = !flags.no_display_prompt && !prompt->empty();
+  std::string all, piece;
+  if (echo) all = *prompt;
+  bool open = flags.json || WriteOut(all);
+  TextStream stream(**tokenizer, /*begins_text=*/prompt->empty());
+  const auto emit = [&] {
+    if (open && !flags.json) open = WriteOut(piece);
+    all += piece;
+    piece.clear();
+  };
+  const auto result = !open ? absl::StatusOr<GenerationResult>(ErrnoStatus(errno, "stdout"))
+                            : Generate(**decoder, **tokenizer, request, [&](int32_t token) {
+                                stream.Append(token, piece);
+                                emit();
+                                return open;
+                              });
+  const int write_error = errno;
+  if (!result.ok()) {
+    if (!flags.json && !all.empty()) WriteOut("\n");
+    return ReportError(result.status());
+  }
+  if (open) {
+    stream.Flush(piece);
+    emit();
+  }
+  if (!flags.json && open && isatty(STDOUT_FILENO) == 1) WriteOut("\n");
+  const std::string changed = (*decoder)->ModeChangeNote();
+  if (!changed.empty()) absl::FPrintF(stderr, "\nsluice: %s", changed);
+  PrintSummary(*result, (*decoder)->stats());
+  if (flags.json) {
+    const std::string document =
+        SummaryJson(*result, *plan, request, (*decoder)->Notes(), flags.model, all);
+    open = WriteOut(document);
+  }
+  if (!open) return ReportError(ErrnoStatus(write_error, "stdout"));
+  const int signal_number = g_stop_signal.load();
+  return signal_number != 0 ? 128 + signal_number : kExitOk;
+}
+
+}  // namespace
+
+void RegisterGenerate(CLI::App& app, std::function<int()>* action) {
+  auto flags = std::make_shared<GenerateFlags>();
+  CLI::App* cmd = app.add_subcommand("generate", "Generate text from a .sluice model");
+  cmd->add_option("-m,--model", flags->model, "Model file")->required();
+  auto* prompt = cmd->add_option("-p,--prompt", flags->prompt, "Prompt (\\n and the like count)");
+  cmd->add_option("-f,--file", flags->prompt_file, "File with the prompt; - for stdin")
+      ->excludes(prompt);
+  cmd->add_option(
+      "-n,--predict,--n-predict", flags->n_predict,
+      "Tokens to generate; -1: until an end token or the context is full, -2: until the "
+      "context is full");
+  cmd->add_option("-c,--ctx-size", flags->context,
+                  "Context in tokens; 0: what the model was trained with; default: that, at most "
+                  "4096");
+  cmd->add_option("-t,--threads", flags->threads, "Compute threads; -1: one a core");
+  cmd->add_option("-b,--batch-size", flags->chunk,
+                  "Prompt tokens that pass through a layer together, at most");
+  cmd->add_option("--temp,--temperature", flags->sampler.temperature, "0: greedy")
+      ->capture_default_str();
+  cmd->add_option("--top-k", flags->sampler.top_k, "0: all")->capture_default_str();
+  cmd->add_option("--top-p", flags->sampler.top_p, "1: off")->capture_default_str();
+  cmd->add_option("--min-p", flags->sampler.min_p, "0: off")->capture_default_str();
+  cmd->add_option("--repeat-penalty", flags->sampler.repeat_penalty, "1: off")
+      ->capture_default_str();
+  cmd->add_option("--repeat-last-n", flags->sampler.repeat_last_n,
+                  "Tokens that the penalty looks at; -1: all")
+      ->capture_default_str();
+  cmd->add_option("-s,--seed", flags->seed, "-1: random; the one used is printed");
+  cmd->add_option(
+      "--mem-budget", flags->budget,
+      "DRAM for everything, with a unit: 512M, 2G (default: all in memory, if it fits)");
+  cmd->add_option("--mode", flags->mode, "auto, dense, exact")->capture_default_str();
+  cmd->add_option("--io-engine", flags->engine, "auto, io_uring, pread, mmap")
+      ->capture_default_str();
+  cmd->add_option("--direct", flags->direct, "Direct I/O: auto, on, off")->capture_default_str();
+  cmd->add_option("--io-core", flags->io_core, "Core of the I/O thread; -1: the fastest allowed");
+  cmd->add_option("--kernels", flags->kernels, "Kernel table (default: the best of this machine)");
+  cmd->add_flag("--ignore-eos", flags->ignore_eos, "Go on after an end token");
+  cmd->add_flag("--no-display-prompt", flags->no_display_prompt, "Do not print the prompt");
+  cmd->add_flag("--no-escape", flags->no_escape, "Take -p as it is");
+  cmd->add_flag("--special", flags->special, "Special tokens in the prompt count as such");
+  cmd->add_flag("--json", flags->json, "One JSON document on stdout instead of text");
+  cmd->add_flag("--dry-run", flags->dry_run, "Print the memory plan and stop");
+  cmd->callback([flags, action] {
+    *action = [flags] {
+      const auto remember = +[](int s) { g_stop_signal.store(s, std::memory_order_relaxed); };
+      std::signal(SIGINT, remember);
+      std::signal(SIGTERM, remember);
+      return RunGenerate(*flags);
+    };
+  });
+}
+
+}  // namespace sluice

@@ -1,0 +1,175 @@
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_format.h"
+#include "io/status.h"
+#include "layout/sluice_file.h"
+#include "runtime/memory_plan.h"
+#include "tools/flags.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string_view OriginName(ActivationOrigin origin) {
+  switch (origin) {
+    case ActivationOrigin::kAssumed:
+      return "assumed, the source did not say";
+    case ActivationOrigin::kMetadata:
+      return "from the source";
+    case ActivationOrigin::kFlag:
+      return "from --activation";
+  }
+  return "?";
+}
+
+struct RoleTotal {
+  std::string type;
+  uint64_t count = 0, bytes = 0;
+  uint32_t rows = 0, columns = 0;
+};
+
+std::map<MatrixRole, RoleTotal> TotalsByRole(const Directory& directory) {
+  std::map<MatrixRole, RoleTotal> totals;
+  for (const MatrixEntry& m : directory.matrices) {
+    RoleTotal& t = totals[m.role];
+    t.type = WeightTypeName(m.type);
+    t.rows = m.rows;
+    t.columns = m.columns;
+    ++t.count;
+    t.bytes += m.n_bytes();
+  }
+  return totals;
+}
+
+Json ToJson(const SluiceFile& file, const TokenizerData& tokenizer) {
+  const ModelConfig& c = file.config();
+  const BundleLayout& b = file.bundles();
+  const Provenance& p = file.provenance();
+  Json matrices = Json::array();
+  for (const auto& [role, t] : TotalsByRole(file.directory())) {
+    matrices.push_back({{"role", MatrixRoleName(role)},
+                        {"count", t.count},
+                        {"type", t.type},
+                        {"rows", t.rows},
+                        {"columns", t.columns},
+                        {"bytes", t.bytes}});
+  }
+  return {
+      {"path", file.path()},
+      {"file_bytes", file.file_size()},
+      {"format", absl::StrFormat("%u.%u", kSluiceMajor, kSluiceMinor)},
+      {"model_id", absl::StrFormat("%016x", file.model_id())},
+      {"config",
+       {{"architecture", c.architecture},
+        {"name", c.name},
+        {"layers", c.n_layers},
+        {"d_model", c.d_model},
+        {"d_ff", c.d_ff},
+        {"heads", c.n_heads},
+        {"kv_heads", c.n_kv_heads},
+        {"head_dim", c.head_dim},
+        {"vocab_size", c.vocab_size},
+        {"context_length", c.context_length},
+        {"rms_epsilon", c.rms_epsilon},
+        {"rope_base", c.rope_base},
+        {"rope_style", c.rope_style == RopeStyle::kInterleaved ? "interleaved" : "half"},
+        {"activation", ActivationName(c.activation)},
+        {"activation_threshold", c.activation_threshold},
+        {"activation_origin", OriginName(c.activation_origin)},
+        {"tied_head", c.tied_head},
+        {"qkv_bias", c.qkv_bias}}},
+      {"matrices", std::move(matrices)},
+      {"bundles",
+       {{"type", WeightTypeName(b.type)},
+        {"block", b.block},
+        {"payload_bytes", b.payload_bytes()},
+        {"stride", b.stride},
+        {"bundles_per_blob", b.bundles_per_blob},
+        {"blob_bytes", b.blob_bytes},
+        {"blobs_per_layer", b.blobs_per_layer()},
+        {"layer_offsets", b.layer_offsets}}},
+      {"tokenizer",
+       {{"kind", tokenizer.kind == TokenizerKind::kSentencePiece ? "sentencepiece" : "byte bpe"},
+        {"tokens", tokenizer.tokens.size()},
+        {"merges", tokenizer.merges.size()},
+        {"bos", tokenizer.bos},
+        {"eos", tokenizer.eos}}},
+      {"provenance",
+       {{"source", p.source_name},
+        {"source_types", p.source_types},
+        {"writer", p.writer},
+        {"relative_error",
+         {{"resident", p.resident_error},
+          {"gate", p.gate_error},
+          {"up", p.up_error},
+          {"down", p.down_error}}}}}};
+}
+
+void Print(const SluiceFile& file, const TokenizerData& tokenizer) {
+  const ModelConfig& c = file.config();
+  const BundleLayout& b = file.bundles();
+  const Provenance& p = file.provenance();
+  absl::PrintF("%s: %s, format %u.%u, model %016x\n", file.path(), FormatBytes(file.file_size()),
+               kSluiceMajor, kSluiceMinor, file.model_id());
+  absl::PrintF(
+      "model       %s%s%s: %u layers, width %u, FFN %u, heads %u/%u of %u, vocabulary %u\n",
+      c.architecture, c.name.empty() ? "" : " ", c.name, c.n_layers, c.d_model, c.d_ff, c.n_heads,
+      c.n_kv_heads, c.head_dim, c.vocab_size);
+  absl::PrintF("activation  %s", ActivationName(c.activation));
+  if (c.activation == Activation::kFatRelu) absl::PrintF(" at %g", c.activation_threshold);
+  absl::PrintF(
+      " (%s); %s\n", OriginName(c.activation_origin),
+      c.sparse() ? "neurons at zero are skipped" : "no exact zeros: every neuron is needed");
+  absl::PrintF("context     %u trained; RoPE base %g, %s; norm epsilon %g\n", c.context_length,
+               c.rope_base, c.rope_style == RopeStyle::kInterleaved ? "interleaved" : "half",
+               c.rms_epsilon);
+  absl::PrintF("head        %s\n", c.tied_head ? "tied to the embedding" : "its own matrix");
+  absl::PrintF("tokenizer   %s, %u tokens\n",
+               tokenizer.kind == TokenizerKind::kSentencePiece ? "SentencePiece" : "byte-level BPE",
+               tokenizer.tokens.size());
+  for (const auto& [role, t] : TotalsByRole(file.directory())) {
+    absl::PrintF("%-11s %3u x %u x %u %s, %s\n", MatrixRoleName(role), t.count, t.rows, t.columns,
+                 t.type, FormatBytes(t.bytes));
+  }
+  absl::PrintF(
+      "bundles     %u x %u, %s, %u bytes in a stride of %u, blocks of %u; %u blobs of %s a "
+      "layer\n",
+      c.n_layers, c.d_ff, WeightTypeName(b.type), b.payload_bytes(), b.stride, b.block,
+      b.blobs_per_layer(), FormatBytes(b.blob_bytes));
+  absl::PrintF("source      %s (%s), written by %s\n", p.source_name, p.source_types, p.writer);
+  absl::PrintF("packing     relative error: resident %.2e, gate %.2e, up %.2e, down %.2e\n",
+               p.resident_error, p.gate_error, p.up_error, p.down_error);
+}
+
+int RunInspect(const std::string& path, bool json) {
+  const auto file = SluiceFile::Open(path);
+  if (!file.ok()) return ReportError(file.status());
+  const auto tokenizer = (*file)->LoadTokenizer();
+  if (!tokenizer.ok()) return ReportError(tokenizer.status());
+  if (json) {
+    absl::PrintF("%s\n",
+                 ToJson(**file, *tokenizer).dump(2, ' ', false, Json::error_handler_t::replace));
+  } else {
+    Print(**file, *tokenizer);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void RegisterInspect(CLI::App& app, std::function<int()>* action) {
+  auto path = std::make_shared<std::string>();
+  auto json = std::make_shared<bool>(false);
+  CLI::App* cmd = app.add_subcommand("inspect", "Print what a .sluice file holds");
+  cmd->add_option("FILE", *path, "The .sluice file")->required();
+  cmd->add_flag("--json", *json, "One JSON document on stdout");
+  cmd->callback([=] { *action = [=] { return RunInspect(*path, *json); }; });
+}
+
+}  // namespace sluice

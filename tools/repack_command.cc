@@ -1,0 +1,116 @@
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_format.h"
+#include "io/status.h"
+#include "layout/model_source.h"
+#include "layout/repack.h"
+#include "runtime/memory_plan.h"
+#include "tools/flags.h"
+
+namespace sluice {
+namespace {
+
+struct RepackFlags {
+  std::string in, out, type, resident_type, activation;
+  float activation_threshold = -1;
+  uint32_t block = 0;
+  bool force = false, dry_run = false, no_progress = false;
+};
+
+absl::Status ReadFlags(const RepackFlags& flags, ImportOptions* import, RepackOptions* repack) {
+  if (!flags.type.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(repack->type, ParseWeightType(flags.type));
+  }
+  if (!flags.resident_type.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(repack->resident_type, ParseWeightType(flags.resident_type));
+  }
+  if (!flags.activation.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(import->activation, ParseActivation(flags.activation));
+  }
+  if (flags.activation_threshold >= 0) import->activation_threshold = flags.activation_threshold;
+  if (flags.block != 0 &&
+      (flags.block < 512 || flags.block > 65536 || (flags.block & (flags.block - 1)) != 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--block is %u; it must be a power of two in 512..65536", flags.block));
+  }
+  repack->block = flags.block;
+  repack->overwrite = flags.force;
+  return absl::OkStatus();
+}
+
+void PrintDirectory(const ModelConfig& config, const Directory& d) {
+  const BundleLayout& b = d.bundles;
+  absl::FPrintF(stderr,
+                "%s: %u layers, width %u, FFN %u, activation %s%s\n"
+                "bundles: %s, %u bytes in a stride of %u, %u a blob, %u blobs a layer\n",
+                config.name.empty() ? config.architecture : config.name, config.n_layers,
+                config.d_model, config.d_ff, ActivationName(config.activation),
+                config.activation_origin == ActivationOrigin::kAssumed
+                    ? " (assumed: the source does not say; see --activation)"
+                    : "",
+                WeightTypeName(b.type), b.payload_bytes(), b.stride, b.bundles_per_blob,
+                b.blobs_per_layer());
+}
+
+int RunRepack(const RepackFlags& flags) {
+  ImportOptions import;
+  RepackOptions options;
+  if (const auto status = ReadFlags(flags, &import, &options); !status.ok()) {
+    return ReportUsage(status);
+  }
+  const auto source = OpenModelSource(flags.in, import);
+  if (!source.ok()) return ReportError(source.status());
+  const Directory planned = PlanRepack(**source, options);
+  PrintDirectory((*source)->config(), planned);
+  if (flags.dry_run) {
+    absl::FPrintF(stderr, "%s would take about %s\n", flags.out,
+                  FormatBytes(DirectoryEnd(planned)));
+    return kExitOk;
+  }
+  absl::StatusOr<RepackReport> report;
+  {
+    ProgressLine line("repack");
+    if (!flags.no_progress) {
+      options.progress = [&](uint64_t done, uint64_t total) { line.Update(done, total); };
+    }
+    report = Repack(**source, flags.out, options);
+  }
+  if (!report.ok()) return ReportError(report.status());
+  const Provenance& p = report->provenance;
+  absl::FPrintF(stderr,
+                "relative error of packing: resident %.2e, gate %.2e, up %.2e, down %.2e\n"
+                "%s: %s\n",
+                p.resident_error, p.gate_error, p.up_error, p.down_error, flags.out,
+                FormatBytes(report->file_bytes));
+  return kExitOk;
+}
+
+}  // namespace
+
+void RegisterRepack(CLI::App& app, std::function<int()>* action) {
+  auto flags = std::make_shared<RepackFlags>();
+  CLI::App* cmd =
+      app.add_subcommand("repack", "Make a .sluice file of a GGUF or a Hugging Face folder");
+  cmd->add_option("IN", flags->in, "GGUF file (any part of a split one) or Hugging Face folder")
+      ->required();
+  cmd->add_option("OUT", flags->out, "The .sluice file to write")->required();
+  cmd->add_option("--type", flags->type,
+                  "Type of FFN weights: f32, f16, q8, q4 (default: nearest to the source)");
+  cmd->add_option("--resident-type", flags->resident_type,
+                  "Type of all other matrices (default: nearest to the source)");
+  cmd->add_option("--activation", flags->activation,
+                  "FFN activation: silu, relu, relu2, fatrelu (default: what the source says, else "
+                  "silu)");
+  cmd->add_option("--activation-threshold", flags->activation_threshold, "Threshold of fatrelu");
+  cmd->add_option("--block", flags->block,
+                  "Alignment of bundles in bytes (default: 4096, or 512 where 4096 wastes much)");
+  cmd->add_flag("--force", flags->force, "Overwrite OUT");
+  cmd->add_flag("--dry-run", flags->dry_run, "Say what would be written, and write nothing");
+  cmd->add_flag("--no-progress", flags->no_progress, "No progress line");
+  cmd->callback([flags, action] { *action = [flags] { return RunRepack(*flags); }; });
+}
+
+}  // namespace sluice
