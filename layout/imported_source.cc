@@ -96,9 +96,8 @@ absl::StatusOr<uint32_t> ImportedSource::EmbeddingRows() const {
   const SourceTensor* embedding = Find("token_embd.weight");
   if (embedding == nullptr || embedding->shape.size() != 2 || embedding->shape[0] > UINT32_MAX) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: has no matrix token_embd.weight; is this a whole model and not a vocabulary or an "
-        "adapter?",
-        path_));
+        "%s: has no matrix %s; is this a whole model and not a vocabulary or an adapter?", path_,
+        StoredName("token_embd.weight")));
   }
   return static_cast<uint32_t>(embedding->shape[0]);
 }
@@ -161,8 +160,9 @@ absl::Status ImportedSource::CheckTensors() const {
   for (const ExpectedTensor& e : expected) {
     const SourceTensor* tensor = Find(e.name);
     if (tensor == nullptr) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "%s: tensor \"%s\" is missing; the file does not hold the whole model", path_, e.name));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: tensor \"%s\" is missing; the file does not hold the whole model",
+                          path_, StoredName(e.name)));
     }
     if (tensor->shape != e.shape) {
       return absl::InvalidArgumentError(
@@ -175,7 +175,8 @@ absl::Status ImportedSource::CheckTensors() const {
   for (const SourceTensor& tensor : tensors_) {
     if (!known.contains(tensor.name)) {
       return absl::UnimplementedError(absl::StrFormat("%s: unexpected tensor \"%s\": %s", path_,
-                                                      tensor.name, WhyUnexpected(tensor.name)));
+                                                      StoredName(tensor.name),
+                                                      WhyUnexpected(tensor.name)));
     }
   }
   return absl::OkStatus();

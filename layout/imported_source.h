@@ -38,6 +38,9 @@ class ImportedSource : public ModelSource {
   virtual absl::Status ReadStored(size_t index, uint64_t offset,
                                   std::span<std::byte> dst) const = 0;
 
+  // What the source calls the tensor of this canonical name, for messages.
+  virtual std::string StoredName(const std::string& name) const { return name; }
+
   // Rows of the embedding: the size of the vocabulary. InvalidArgument if there is none.
   absl::StatusOr<uint32_t> EmbeddingRows() const;
   // Divides the rotation frequencies by `divisors` (head_dim / 2 of them, on top of those that the

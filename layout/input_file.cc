@@ -77,7 +77,10 @@ std::string_view DescribeHead(std::string_view head) {
     return "a web page, not a model: the download went wrong (a login or an error page?); "
            "download it again";
   }
-  if (head.starts_with("{")) return "JSON text, perhaps an error message saved by a download";
+  if (head.starts_with("{")) {
+    return "JSON text: an error message saved by a download, or a file of a Hugging Face folder "
+           "(then give the folder)";
+  }
   return {};
 }
 

@@ -1,12 +1,23 @@
 #include "layout/model_source.h"
 
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
 #include "layout/gguf_source.h"
+#include "layout/hf_source.h"
 
 namespace sluice {
 
 absl::StatusOr<std::unique_ptr<ModelSource>> OpenModelSource(const std::string& path,
                                                              const ImportOptions& options) {
-  return OpenGgufSource(path, options);
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) return OpenGgufSource(path, options);
+  if (std::filesystem::exists(path + "/config.json", ignored)) return OpenHfSource(path, options);
+  return absl::InvalidArgumentError(absl::StrCat(
+      path,
+      ": is a directory without config.json; give a GGUF file or the folder of a Hugging Face "
+      "model (config.json, *.safetensors, tokenizer files)"));
 }
 
 }  // namespace sluice

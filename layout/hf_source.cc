@@ -1,0 +1,236 @@
+#include "layout/hf_source.h"
+
+#include <unistd.h>
+
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "io/status.h"
+#include "layout/hf_config.h"
+#include "layout/imported_source.h"
+#include "layout/input_file.h"
+#include "layout/safetensors.h"
+#include "layout/tokenizer_import.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kMaxConfigBytes = 256 << 10;
+constexpr uint64_t kMaxIndexBytes = 16 << 20;
+constexpr size_t kMaxShards = 512;  // each keeps a descriptor open
+constexpr size_t kMaxTensors = 32768;
+
+constexpr char kSingleFile[] = "model.safetensors";
+constexpr char kIndexFile[] = "model.safetensors.index.json";
+
+struct NamePair {
+  std::string_view hf, canonical;
+};
+
+constexpr NamePair kGlobalNames[] = {
+    {"model.embed_tokens.weight", "token_embd.weight"},
+    {"model.norm.weight", "output_norm.weight"},
+    {"lm_head.weight", "output.weight"},
+};
+constexpr NamePair kLayerNames[] = {
+    {"input_layernorm", "attn_norm"},    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
+    {"self_attn.o_proj", "attn_output"}, {"post_attention_layernorm", "ffn_norm"},
+    {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
+    {"mlp.down_proj", "ffn_down"},
+};
+
+// Translates one form of a name into the other: with `to_canonical`
+// "model.layers.3.mlp.up_proj.bias" into "blk.3.ffn_up.bias", else back. Unknown names stay, so
+// that the check of the table names them as the folder does.
+std::string Translate(const std::string& name, bool to_canonical) {
+  const auto from = [&](const NamePair& n) { return to_canonical ? n.hf : n.canonical; };
+  const auto to = [&](const NamePair& n) { return to_canonical ? n.canonical : n.hf; };
+  for (const NamePair& n : kGlobalNames) {
+    if (name == from(n)) return std::string(to(n));
+  }
+  constexpr NamePair kPrefix = {"model.layers.", "blk."};
+  const std::string_view text = name;
+  const size_t number = from(kPrefix).size();
+  const size_t part = text.find('.', number);
+  const size_t suffix = text.rfind('.');
+  if (!text.starts_with(from(kPrefix)) || part == std::string::npos || suffix <= part) return name;
+  for (const NamePair& n : kLayerNames) {
+    if (text.substr(part + 1, suffix - part - 1) == from(n)) {
+      return absl::StrFormat("%s%s.%s%s", to(kPrefix), text.substr(number, part - number), to(n),
+                             text.substr(suffix));
+    }
+  }
+  return name;
+}
+
+class HfSource : public ImportedSource {
+ public:
+  explicit HfSource(std::string folder) : ImportedSource(std::move(folder)) {}
+
+  absl::Status Import(const ImportOptions& options) {
+    const std::string config_path = File("config.json");
+    SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(config_path, kMaxConfigBytes));
+    SLUICE_ASSIGN_OR_RETURN(HfConfig parsed, ParseHfConfig(text, config_path, options));
+    config_ = std::move(parsed.model);
+    warnings_ = std::move(parsed.warnings);
+    if (config_.name.empty()) config_.name = FolderName();
+    SLUICE_RETURN_IF_ERROR(OpenShards());
+    SLUICE_RETURN_IF_ERROR(ListTensors());
+    SLUICE_RETURN_IF_ERROR(ReadVocabulary());
+    SLUICE_RETURN_IF_ERROR(SetRopeDivisors(std::move(parsed.rope_divisors)));
+    return Check();
+  }
+
+ private:
+  // Where a tensor of the table lies.
+  struct Stored {
+    const SafetensorsFile* file;
+    const SafetensorsTensor* tensor;
+  };
+
+  std::string File(std::string_view name) const { return absl::StrFormat("%s/%s", path_, name); }
+  bool HasFile(std::string_view name) const { return access(File(name).c_str(), F_OK) == 0; }
+
+  std::string FolderName() const {
+    const size_t end = path_.find_last_not_of('/');
+    if (end == std::string::npos) return path_;
+    const size_t slash = path_.rfind('/', end);
+    const size_t begin = slash == std::string::npos ? 0 : slash + 1;
+    return path_.substr(begin, end + 1 - begin);
+  }
+
+  absl::Status OpenShards() {
+    if (HasFile(kIndexFile)) return OpenIndexedShards();
+    if (HasFile(kSingleFile)) {
+      SLUICE_ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(File(kSingleFile)));
+      files_.push_back(std::move(file));
+      return absl::OkStatus();
+    }
+    const bool pickled = HasFile("pytorch_model.bin") || HasFile("pytorch_model.bin.index.json");
+    return absl::NotFoundError(absl::StrFormat(
+        "%s: has neither %s nor %s%s", path_, kSingleFile, kIndexFile,
+        pickled ? "; pytorch_model.bin is a Python pickle, which Sluice does not load since it can "
+                  "run code: convert it to safetensors"
+                : ""));
+  }
+
+  absl::Status OpenIndexedShards() {
+    const std::string index_path = File(kIndexFile);
+    SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(index_path, kMaxIndexBytes));
+    SLUICE_ASSIGN_OR_RETURN(const auto index, ParseSafetensorsIndex(text, index_path));
+    std::set<std::string> names;
+    for (const auto& [tensor, shard] : index) names.insert(shard);
+    if (names.size() > kMaxShards) {
+      return absl::UnimplementedError(absl::StrFormat("%s: names %d files; Sluice opens at most %d",
+                                                      index_path, names.size(), kMaxShards));
+    }
+    std::map<std::string, std::string> shard_of;  // what the shards hold
+    for (const std::string& name : names) {
+      SLUICE_RETURN_IF_ERROR(OpenShard(name, names.size()));
+      for (const SafetensorsTensor& t : files_.back()->tensors()) shard_of.emplace(t.name, name);
+    }
+    for (const auto& [tensor, shard] : index) {
+      const auto it = shard_of.find(tensor);
+      if (it != shard_of.end() && it->second == shard) continue;
+      return absl::DataLossError(
+          absl::StrFormat("%s: tensor \"%s\" is not there, but %s says that it is", File(shard),
+                          tensor, kIndexFile));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status OpenShard(const std::string& name, size_t count) {
+    auto file = SafetensorsFile::Open(File(name));
+    if (absl::IsNotFound(file.status())) {
+      return absl::NotFoundError(absl::StrFormat("%s: shard %d of %d is missing: %s", path_,
+                                                 files_.size() + 1, count, name));
+    }
+    SLUICE_RETURN_IF_ERROR(file.status());
+    files_.push_back(*std::move(file));
+    return absl::OkStatus();
+  }
+
+  absl::Status ListTensors() {
+    for (const auto& file : files_) {
+      for (const SafetensorsTensor& t : file->tensors()) {
+        if (IsLeftOut(t.name)) continue;
+        std::string name = Translate(t.name, /*to_canonical=*/true);
+        if (Find(name) != nullptr) {
+          return absl::DataLossError(
+              absl::StrFormat("%s: tensor \"%s\" is also in another file", file->path(), t.name));
+        }
+        if (stored_.size() == kMaxTensors) {
+          return absl::DataLossError(
+              absl::StrFormat("%s: the shards hold more than %d tensors", path_, kMaxTensors));
+        }
+        AddTensor({std::move(name), t.type, t.shape});
+        stored_.push_back({file.get(), &t});
+      }
+    }
+    config_.qkv_bias = Find("blk.0.attn_q.bias") != nullptr;
+    return absl::OkStatus();
+  }
+
+  // Tensors that do not enter the computation; the first of each kind is named.
+  bool IsLeftOut(const std::string& name) {
+    if (name == "lm_head.weight" && config_.tied_head) {
+      warnings_.push_back(
+          "lm_head.weight was left out: config.json ties the head to the embedding");
+      return true;
+    }
+    // Older checkpoints store the frequencies that rope_theta gives.
+    if (!std::string_view(name).ends_with(".self_attn.rotary_emb.inv_freq")) return false;
+    if (!std::exchange(named_inv_freq_, true)) {
+      warnings_.push_back(absl::StrCat(
+          name, " and the like were left out: the frequencies follow from config.json"));
+    }
+    return true;
+  }
+
+  absl::Status ReadVocabulary() {
+    SLUICE_ASSIGN_OR_RETURN(const uint32_t rows, EmbeddingRows());
+    if (config_.vocab_size != 0 && config_.vocab_size != rows) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: vocab_size is %d, but model.embed_tokens.weight has %d rows",
+                          File("config.json"), config_.vocab_size, rows));
+    }
+    config_.vocab_size = rows;
+    // Before the vocabulary is padded to a size that a damaged file may have chosen.
+    SLUICE_RETURN_IF_ERROR(Annotate(ValidateConfig(config_), path_));
+    SLUICE_ASSIGN_OR_RETURN(ImportedTokenizer imported, ImportHuggingFaceTokenizer(path_));
+    SLUICE_RETURN_IF_ERROR(Annotate(PadVocabulary(imported.data, rows), path_));
+    tokenizer_ = std::move(imported.data);
+    for (std::string& w : imported.warnings) warnings_.push_back(std::move(w));
+    return absl::OkStatus();
+  }
+
+  std::string StoredName(const std::string& name) const override {
+    return Translate(name, /*to_canonical=*/false);
+  }
+
+  absl::Status ReadStored(size_t index, uint64_t offset, std::span<std::byte> dst) const override {
+    const Stored& s = stored_[index];
+    return s.file->ReadTensor(*s.tensor, offset, dst);
+  }
+
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::vector<Stored> stored_;  // by index in tensors()
+  bool named_inv_freq_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelSource>> OpenHfSource(const std::string& folder,
+                                                          const ImportOptions& options) {
+  auto source = std::make_unique<HfSource>(folder);
+  SLUICE_RETURN_IF_ERROR(source->Import(options));
+  return source;
+}
+
+}  // namespace sluice
