@@ -167,7 +167,7 @@ absl::Status ImportedSource::CheckTensors() const {
     if (tensor->shape != e.shape) {
       return absl::InvalidArgumentError(
           absl::StrFormat("%s: tensor \"%s\" has shape %s, but the config asks for %s", path_,
-                          e.name, ShapeText(tensor->shape), ShapeText(e.shape)));
+                          StoredName(e.name), ShapeText(tensor->shape), ShapeText(e.shape)));
     }
   }
   absl::flat_hash_set<absl::string_view> known = {kRopeFreqs};

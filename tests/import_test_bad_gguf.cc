@@ -3,8 +3,8 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <chrono>
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -29,14 +29,17 @@ long PeakMib() {
   return usage.ru_maxrss / 1024;
 }
 
+// Processor time and not the clock on the wall: a busy machine must not fail the test.
+double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
 class BadGgufTest : public ::testing::Test {
  protected:
   absl::Status Open(const std::string& bytes) {
     WriteFile(path_, bytes);
-    const auto start = std::chrono::steady_clock::now();
+    const double start = CpuSeconds();
     const long peak = PeakMib();
     const absl::Status status = GgufFile::Open(path_).status();
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+    EXPECT_LT(CpuSeconds() - start, 1.0);
     EXPECT_LT(PeakMib() - peak, 64);
     return status;
   }

@@ -2,10 +2,16 @@
 
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
+#include "layout/byte_io.h"
 #include "layout/gguf_writer.h"
+#include "layout/weight_type.h"
+#include "tests/import_test_files.h"
 
 namespace sluice {
 namespace {
@@ -81,6 +87,108 @@ void TinyGguf::Write(const std::string& path) const {
   for (const auto& [name, t] : tensors) ASSERT_TRUE(writer.WriteFloats(t.values).ok()) << name;
   const absl::Status finished = writer.Finish();
   ASSERT_TRUE(finished.ok()) << finished;
+}
+
+namespace {
+
+std::string HfName(std::string name) {
+  static const std::map<std::string, std::string> kParts = {
+      {"token_embd", "model.embed_tokens"},
+      {"output_norm", "model.norm"},
+      {"output", "lm_head"},
+      {"attn_norm", "input_layernorm"},
+      {"attn_q", "self_attn.q_proj"},
+      {"attn_k", "self_attn.k_proj"},
+      {"attn_v", "self_attn.v_proj"},
+      {"attn_output", "self_attn.o_proj"},
+      {"ffn_norm", "post_attention_layernorm"},
+      {"ffn_gate", "mlp.gate_proj"},
+      {"ffn_up", "mlp.up_proj"},
+      {"ffn_down", "mlp.down_proj"},
+  };
+  std::string prefix;
+  if (name.starts_with("blk.")) {
+    const size_t part = name.find('.', 4) + 1;
+    prefix = absl::StrCat("model.layers.", name.substr(4, part - 4));
+    name = name.substr(part);
+  }
+  const size_t suffix = name.rfind('.');
+  return absl::StrCat(prefix, kParts.at(name.substr(0, suffix)), name.substr(suffix));
+}
+
+const char* DtypeOf(SourceType type) {
+  return type == SourceType::kF32 ? "F32" : type == SourceType::kF16 ? "F16" : "BF16";
+}
+
+void AppendValues(const TinyTensor& t, std::string& data) {
+  for (const float v : t.values) {
+    char raw[4];
+    StoreLe(raw, v);
+    if (t.type == SourceType::kF16) StoreLe(raw, FloatToHalf(v));
+    if (t.type == SourceType::kBF16) data.append(raw + 2, 2);  // the upper half of the float
+    if (t.type != SourceType::kBF16) data.append(raw, BlockBytes(t.type));
+  }
+}
+
+using NamedTensors = std::vector<std::pair<std::string, TinyTensor>>;
+
+void WriteSafetensors(const std::string& path, const NamedTensors& tensors) {
+  std::string header = "{\"__metadata__\":{\"format\":\"pt\"}";
+  std::string data;
+  for (const auto& [name, t] : tensors) {
+    const size_t begin = data.size();
+    AppendValues(t, data);
+    absl::StrAppend(&header, ",\"", name, "\":{\"dtype\":\"", DtypeOf(t.type), "\",\"shape\":[",
+                    absl::StrJoin(t.shape, ","), "],\"data_offsets\":[", begin, ",", data.size(),
+                    "]}");
+  }
+  header += "}";
+  char length[8];
+  StoreLe<uint64_t>(length, header.size());
+  WriteFile(path, absl::StrCat(absl::string_view(length, 8), header, data));
+}
+
+}  // namespace
+
+TinyFolder::TinyFolder()
+    : config{{"model_type", "\"qwen2\""},       {"hidden_size", "32"},
+             {"intermediate_size", "44"},       {"num_hidden_layers", "2"},
+             {"num_attention_heads", "4"},      {"num_key_value_heads", "2"},
+             {"max_position_embeddings", "64"}, {"vocab_size", "8"},
+             {"rms_norm_eps", "1e-05"},         {"tie_word_embeddings", "false"},
+             {"hidden_act", "\"silu\""}},
+      tokenizer_json(R"({"model": {"type": "BPE", "vocab":
+          {"<unk>": 0, "<s>": 1, "</s>": 2, "a": 3, "b": 4, "c": 5, "ab": 6, "bc": 7},
+          "merges": ["a b", "b c"]},
+          "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+          "decoder": {"type": "ByteLevel"}})") {
+  for (auto& [name, tensor] : TinyTensors(true)) tensors[HfName(name)] = tensor;
+}
+
+void TinyFolder::Write(const std::string& folder, int shards) const {
+  std::vector<std::string> members;
+  for (const auto& [key, value] : config) members.push_back(absl::StrCat("\"", key, "\":", value));
+  WriteFile(folder + "/config.json", absl::StrCat("{", absl::StrJoin(members, ","), "}"));
+  WriteFile(folder + "/tokenizer.json", tokenizer_json);
+  if (shards == 0) {
+    WriteSafetensors(folder + "/model.safetensors", NamedTensors(tensors.begin(), tensors.end()));
+    return;
+  }
+  std::vector<NamedTensors> dealt(static_cast<size_t>(shards));
+  std::vector<std::string> index;
+  for (const auto& tensor : tensors) {
+    const size_t shard = index.size() % dealt.size();
+    dealt[shard].push_back(tensor);
+    index.push_back(absl::StrFormat("\"%s\":\"model-%05d-of-%05d.safetensors\"", tensor.first,
+                                    shard + 1, shards));
+  }
+  for (size_t i = 0; i < dealt.size(); ++i) {
+    WriteSafetensors(absl::StrFormat("%s/model-%05d-of-%05d.safetensors", folder, i + 1, shards),
+                     dealt[i]);
+  }
+  WriteFile(folder + "/model.safetensors.index.json",
+            absl::StrCat("{\"metadata\":{\"total_size\":1},\"weight_map\":{",
+                         absl::StrJoin(index, ","), "}}"));
 }
 
 std::vector<float> SourceFloats(const ModelSource& source, const std::string& name) {

@@ -35,6 +35,19 @@ struct TinyGguf {
   std::map<std::string, TinyTensor> tensors;
 };
 
+// A folder as Hugging Face's libraries write it, with the same weights as TinyGguf("qwen2").
+struct TinyFolder {
+  TinyFolder();
+  // Writes into `folder`, which must exist. With `shards` > 0 the tensors are dealt out over that
+  // many files in turn, with an index.
+  void Write(const std::string& folder, int shards = 0) const;
+
+  // Members of config.json by name; values are JSON.
+  std::map<std::string, std::string> config;
+  std::map<std::string, TinyTensor> tensors;  // by Hugging Face's names
+  std::string tokenizer_json;
+};
+
 // All values of a tensor of the source, decoded; empty if the source has none of that name.
 std::vector<float> SourceFloats(const ModelSource& source, const std::string& name);
 
