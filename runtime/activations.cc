@@ -12,7 +12,7 @@ Activations::Activations(uint32_t max_vectors, uint32_t max_length)
 
 std::span<const VectorView> Activations::Prepare(const KernelTable& kernels, ThreadPool& pool,
                                                  const float* x, uint32_t n, uint32_t length) {
-  pool.Run(n, 1, [&](size_t begin, size_t end, int) {
+  pool.Run(n, WorthwhileGrain(length * sizeof(float), 1), [&](size_t begin, size_t end, int) {
     for (size_t v = begin; v < end; ++v) {
       const size_t at = v * length, block = at / kQuantBlock;
       kernels.quantize(x + at, length, &quants_[at], &scales_[block], &sums_[block]);

@@ -49,7 +49,8 @@ void Attention::Store(uint32_t layer, uint32_t position, const float* k, const f
 void Attention::Run(uint32_t layer, uint32_t first, uint32_t n, float* q, float* k, const float* v,
                     float* out) {
   const uint32_t q_dim = config_.q_dim(), kv_dim = config_.kv_dim();
-  pool_.Run(n, 1, [&](size_t begin, size_t end, int thread) {
+  const size_t token_grain = WorthwhileGrain((q_dim + 2 * kv_dim) * sizeof(float), 1);
+  pool_.Run(n, token_grain, [&](size_t begin, size_t end, int thread) {
     const auto cos_sin = std::span(cos_sin_).subspan(static_cast<size_t>(thread) * config_.head_dim,
                                                      config_.head_dim);
     for (size_t t = begin; t < end; ++t) {
@@ -61,7 +62,8 @@ void Attention::Run(uint32_t layer, uint32_t first, uint32_t n, float* q, float*
     }
   });
   const uint32_t group = config_.n_heads / config_.n_kv_heads;
-  pool_.Run(size_t{n} * config_.n_kv_heads, 1, [&](size_t begin, size_t end, int thread) {
+  const size_t head_grain = WorthwhileGrain(2 * (first + n) * row_bytes() * group, 1);
+  pool_.Run(size_t{n} * config_.n_kv_heads, head_grain, [&](size_t begin, size_t end, int thread) {
     float* scores =
         reinterpret_cast<float*>(scores_.data()) + static_cast<size_t>(thread) * group * context_;
     for (size_t item = begin; item < end; ++item) {

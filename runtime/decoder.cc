@@ -73,7 +73,7 @@ absl::Status Decoder::OpenIo(const DecoderOptions& options) {
   engine_options.depth = kRingDepth;
   engine_options.buffers = buffers;
   SLUICE_ASSIGN_OR_RETURN(auto engine, MakeReadEngine(*storage_, engine_options, &engine_note_));
-  if (options.wrap_engine) engine = options.wrap_engine(std::move(engine));
+  if (options.wrap_engine) engine = options.wrap_engine(std::move(engine), *storage_);
   IoThreadOptions thread_options;
   thread_options.capacity = plan_.io_capacity;
   thread_options.core = options.io_core;
@@ -197,7 +197,7 @@ absl::Status Decoder::RunChunk(std::span<const int32_t> tokens, uint32_t next) {
 
 std::span<const VectorView> Decoder::Norm(std::span<const float> weight, uint32_t n) {
   const uint32_t d = config_.d_model;
-  pool_->Run(n, 1, [&](size_t begin, size_t end, int) {
+  pool_->Run(n, WorthwhileGrain(d * sizeof(float), 1), [&](size_t begin, size_t end, int) {
     for (size_t t = begin; t < end; ++t) {
       RmsNorm({&x_[t * d], d}, weight, config_.rms_epsilon, {&normed_[t * d], d});
     }

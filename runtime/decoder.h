@@ -39,7 +39,8 @@ struct DecoderOptions {
   const KernelTable* kernels = nullptr;  // null: the best that the machine has
   int io_core = -1;                      // -1: the fastest allowed core
   // Wraps the engine, for tests (fault injection).
-  std::function<std::unique_ptr<ReadEngine>(std::unique_ptr<ReadEngine>)> wrap_engine;
+  std::function<std::unique_ptr<ReadEngine>(std::unique_ptr<ReadEngine>, const StorageFile&)>
+      wrap_engine;
 };
 
 // Totals since Create.

@@ -14,11 +14,13 @@ float FfnContext::Act(float gate) const {
 
 void FfnContext::AddDown(std::span<const std::byte* const> down_columns, const float* c,
                          float* y) const {
-  constexpr size_t kGrain = 128;  // what AXPY kernels ask of range ends
+  constexpr size_t kUnit = 128;  // what AXPY kernels ask of range ends
+  const size_t bytes = down_columns.size() * bundles().row_bytes();  // for all d_model outputs
+  const size_t grain = WorthwhileGrain(bytes / bundles().d_model + 1, kUnit);
   RowSet rows;
   rows.pointers = down_columns.data();
   rows.n_rows = down_columns.size();
-  pool.Run(bundles().d_model, kGrain, [&](size_t begin, size_t end, int) {
+  pool.Run(bundles().d_model, grain, [&](size_t begin, size_t end, int) {
     kernels.axpy[type()](rows, bundles().d_model, c, begin, end, y);
   });
 }

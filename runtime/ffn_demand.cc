@@ -10,7 +10,7 @@ namespace {
 
 // Down columns that are worth a fork-join while misses are still on their way.
 constexpr uint32_t kDownBatch = 64;
-constexpr size_t kRowGrain = 8;
+constexpr size_t kRowUnit = 8;  // rows that kernels like to take together
 
 }  // namespace
 
@@ -120,7 +120,8 @@ absl::Status DemandFfn::FinishWave(uint32_t layer, std::span<const float> gate, 
 
 absl::Status DemandFfn::ComputeReady(uint32_t layer, std::span<const float> gate,
                                      const VectorView& x, uint32_t begin, bool just_read) {
-  c_.pool.Run(ready_.size(), kRowGrain, [&](size_t first, size_t last, int) {
+  const size_t grain = WorthwhileGrain(c_.bundles().row_bytes(), kRowUnit);
+  c_.pool.Run(ready_.size(), grain, [&](size_t first, size_t last, int) {
     constexpr size_t kBatch = 64;
     const std::byte* rows[kBatch];
     float up[kBatch];

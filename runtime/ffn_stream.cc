@@ -122,7 +122,8 @@ absl::Status StreamFfn::RunCached(uint32_t layer, uint32_t first, uint32_t end, 
 
 absl::Status StreamFfn::RunWindow(uint32_t layer, uint32_t first, uint32_t count, bool fresh,
                                   const float* gate, std::span<const VectorView> x, float* y) {
-  c_.pool.Run(count, 1, [&](size_t begin, size_t end, int thread) {
+  const size_t grain = WorthwhileGrain(c_.bundles().row_bytes() * x.size(), 1);
+  c_.pool.Run(count, grain, [&](size_t begin, size_t end, int thread) {
     for (size_t r = begin; r < end; ++r) {
       ComputeRow(layer, first, static_cast<uint32_t>(r), fresh, gate, x, thread);
     }
@@ -179,11 +180,12 @@ void StreamFfn::AddDownOfTokens(uint32_t count, size_t n_tokens, float* y) {
   rows.pointers = columns.data();
   rows.n_rows = count;
   const size_t d = c_.bundles().d_model;
-  c_.pool.Run(n_tokens, 1, [&](size_t begin, size_t end, int) {
-    for (size_t t = begin; t < end; ++t) {
-      c_.kernels.axpy[c_.type()](rows, d, &coefficients_[t * kWindow], 0, d, y + t * d);
-    }
-  });
+  c_.pool.Run(n_tokens, WorthwhileGrain(count * c_.bundles().row_bytes(), 1),
+              [&](size_t begin, size_t end, int) {
+                for (size_t t = begin; t < end; ++t) {
+                  c_.kernels.axpy[c_.type()](rows, d, &coefficients_[t * kWindow], 0, d, y + t * d);
+                }
+              });
 }
 
 void StreamFfn::Keep(uint32_t layer, uint32_t first, uint32_t count) {

@@ -40,7 +40,7 @@ struct PhaseCost {
   uint64_t major_faults = 0;
 
   double tokens_per_second() const;
-  double hit_rate() const;  // of bundles; 1 if none was needed
+  double hit_rate() const;  // of bundles; 1 if none was looked for (all mapped)
 };
 
 struct GenerationResult {

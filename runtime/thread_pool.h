@@ -28,7 +28,7 @@ class ThreadPool {
   int n_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls fn(begin, end, thread) on every thread whose share of [0, n) is not empty. Shares are
-  // multiples of `grain`, except for the last.
+  // multiples of `grain`, except for the last; with n <= grain the caller does it all.
   using Task = absl::FunctionRef<void(size_t begin, size_t end, int thread)>;
   void Run(size_t n, size_t grain, Task fn);
 
@@ -46,6 +46,13 @@ class ThreadPool {
   std::atomic<uint32_t> running_{0};
   std::atomic<bool> stop_{false};
 };
+
+// The grain, a multiple of `unit` items, from which on a share is worth waking a thread for, where
+// an item touches `bytes` bytes.
+constexpr size_t WorthwhileGrain(size_t bytes, size_t unit) {
+  constexpr size_t kShareBytes = 16 * 1024;  // about a microsecond, the price of a fork-join
+  return (kShareBytes / (bytes * unit) + 1) * unit;
+}
 
 }  // namespace sluice
 

@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kLoadRead = 1 << 20;
 // Vectors that are multiplied with a tile at a time: they and the tile stay in the L2 cache.
 constexpr size_t kVectorBlock = 32;
-constexpr size_t kRowGrain = 8;
+constexpr size_t kRowUnit = 8;  // rows that kernels like to take together
 
 }  // namespace
 
@@ -141,7 +141,8 @@ void WeightStore::MultiplyTiles(uint32_t matrix, uint32_t first_tile, uint32_t c
   const auto dot = kernels_.dot[static_cast<size_t>(m.type)];
   const uint32_t first_row = first_tile * m.rows_per_tile;
   const uint32_t end_row = std::min(m.rows, (first_tile + count) * m.rows_per_tile);
-  pool_.Run(end_row - first_row, kRowGrain, [&](size_t begin, size_t end, int) {
+  const size_t grain = WorthwhileGrain(m.row_bytes() * x.size(), kRowUnit);
+  pool_.Run(end_row - first_row, grain, [&](size_t begin, size_t end, int) {
     for (size_t row = begin; row < end;) {  // relative to first_row; one tile, or the share of one
       const size_t tile = row / m.rows_per_tile;
       const size_t in_tile = row % m.rows_per_tile;

@@ -52,7 +52,7 @@ Json PhaseJson(const PhaseCost& c) {
           {"flash_mb_per_token", FlashMbPerToken(c)},
           {"bundle_hits", c.hits},
           {"bundle_misses", c.misses},
-          {"hit_rate", c.hit_rate()},
+          {"hit_rate", c.hits + c.misses > 0 ? Json(c.hit_rate()) : Json(nullptr)},
           {"active_share", Share(c.active_neurons, c.gated_neurons)},
           {"major_faults", c.major_faults}};
 }
@@ -60,11 +60,11 @@ Json PhaseJson(const PhaseCost& c) {
 void PrintPhase(const char* name, const PhaseCost& c) {
   absl::FPrintF(stderr,
                 "%s: %u tokens in %.1f ms, %.2f tokens/s; compute %.0f %%, stall %.0f %%, I/O busy "
-                "%.0f %%; %.2f MB/token from flash in %u reads; hit rate %.1f %%",
+                "%.0f %%; %.2f MB/token from flash in %u reads",
                 name, c.tokens, Ms(c.wall_ns), c.tokens_per_second(),
                 100 * Share(c.wall_ns - c.stall_ns, c.wall_ns), 100 * Share(c.stall_ns, c.wall_ns),
-                100 * Share(c.io_busy_ns, c.wall_ns), FlashMbPerToken(c), c.flash_operations,
-                100 * c.hit_rate());
+                100 * Share(c.io_busy_ns, c.wall_ns), FlashMbPerToken(c), c.flash_operations);
+  if (c.hits + c.misses > 0) absl::FPrintF(stderr, "; hit rate %.1f %%", 100 * c.hit_rate());
   if (c.gated_neurons > 0) {
     absl::FPrintF(stderr, "; %.1f %% of neurons active",
                   100 * Share(c.active_neurons, c.gated_neurons));
