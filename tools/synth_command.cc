@@ -1,7 +1,3 @@
-#include "tools/synth_command.h"
-
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -9,50 +5,32 @@
 #include <optional>
 #include <string>
 
+#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
 #include "io/status.h"
 #include "layout/synth.h"
 #include "layout/synth_measure.h"
 #include "layout/synth_plan.h"
+#include "runtime/memory_plan.h"
+#include "tools/flags.h"
 
 namespace sluice {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct SynthArguments {
-  std::string preset;
-  std::string type = "q4_0";
+struct SynthFlags {
+  std::string preset, type = "q4_0", out;
   SynthOptions options;
-  std::string out;
   std::optional<uint32_t> measure;
   uint32_t threads = 2;
-  bool force = false;
+  bool force = false, no_progress = false;
 };
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-// A line that is rewritten in place on a terminal; nothing elsewhere.
-class ProgressLine {
- public:
-  void Show(uint64_t done, uint64_t total) {
-    if (!enabled_ || (done < total && SecondsSince(shown_) < 0.2)) return;
-    shown_ = Clock::now();
-    const double seconds = SecondsSince(start_);
-    const double rate = static_cast<double>(done) / std::max(seconds, 1e-3);
-    absl::FPrintF(stderr, "\rwriting: %3d %%, %.0f MB/s, %.0f s left   ", 100 * done / total,
-                  rate / 1e6, static_cast<double>(total - done) / rate);
-    if (done == total) absl::FPrintF(stderr, "\n");
-  }
-
- private:
-  const bool enabled_ = isatty(STDERR_FILENO) == 1;
-  const Clock::time_point start_ = Clock::now();
-  Clock::time_point shown_ = start_;
-};
 
 // Enough tokens for steady figures, few enough to take about half a minute.
 uint32_t DefaultMeasuredTokens(const SynthShape& shape) {
@@ -81,64 +59,79 @@ void PrintMeasurement(const SynthPlan& plan, const SynthMeasurement& m) {
                 m.least_margin);
 }
 
-absl::Status RunSynth(const SynthArguments& arguments) {
-  SynthOptions options = arguments.options;
-  SLUICE_ASSIGN_OR_RETURN(options.shape, FindSynthPreset(arguments.preset));
-  SLUICE_ASSIGN_OR_RETURN(options.type, ParseSynthType(arguments.type));
-  SLUICE_ASSIGN_OR_RETURN(const SynthPlan plan, SynthPlan::Make(options));
+absl::StatusOr<SynthPlan> ReadFlags(const SynthFlags& flags) {
+  SynthOptions options = flags.options;
+  SLUICE_ASSIGN_OR_RETURN(options.shape, FindSynthPreset(flags.preset));
+  SLUICE_ASSIGN_OR_RETURN(options.type, ParseSynthType(flags.type));
+  if (flags.measure.value_or(0) > kMaxMeasuredTokens) {
+    return absl::InvalidArgumentError(absl::StrFormat("--measure is %u; it must be at most %u",
+                                                      *flags.measure, kMaxMeasuredTokens));
+  }
+  return SynthPlan::Make(options);
+}
 
-  const Clock::time_point start = Clock::now();
-  ProgressLine progress;
-  SynthWriteOptions write;
-  write.overwrite = arguments.force;
-  write.n_threads = arguments.threads;
-  write.progress = [&progress](uint64_t done, uint64_t total) { progress.Show(done, total); };
-  SLUICE_ASSIGN_OR_RETURN(const uint64_t bytes, WriteSynthModel(plan, arguments.out, write));
-  absl::FPrintF(stderr, "%s: generated %s model, %.2f GB in %.1f s (seed %d)\n", arguments.out,
-                options.shape.name, static_cast<double>(bytes) / 1e9, SecondsSince(start),
-                options.seed);
+int RunSynth(const SynthFlags& flags) {
+  const auto plan = ReadFlags(flags);
+  if (!plan.ok()) return ReportUsage(plan.status());
+  const SynthShape& shape = plan->options().shape;
+  const Clock::time_point writing = Clock::now();
+  absl::StatusOr<uint64_t> bytes;
+  {
+    ProgressLine line("synth");
+    SynthWriteOptions options;
+    options.overwrite = flags.force;
+    options.n_threads = flags.threads;
+    if (!flags.no_progress) {
+      options.progress = [&](uint64_t done, uint64_t total) { line.Update(done, total); };
+    }
+    bytes = WriteSynthModel(*plan, flags.out, options);
+  }
+  if (!bytes.ok()) return ReportError(bytes.status());
+  absl::FPrintF(stderr, "%s: generated model, shape %s, seed %d, %s in %.1f s\n", flags.out,
+                shape.name, plan->options().seed, FormatBytes(*bytes), SecondsSince(writing));
 
-  const uint32_t n_tokens = arguments.measure.value_or(DefaultMeasuredTokens(options.shape));
-  if (n_tokens == 0) return absl::OkStatus();
+  const uint32_t n_tokens = flags.measure.value_or(DefaultMeasuredTokens(shape));
+  if (n_tokens == 0) return kExitOk;
   const Clock::time_point measuring = Clock::now();
-  SLUICE_ASSIGN_OR_RETURN(const SynthMeasurement measurement,
-                          MeasureSynthModel(plan, arguments.out, n_tokens, arguments.threads));
-  PrintMeasurement(plan, measurement);
-  absl::FPrintF(stderr, "  measuring took %.1f s\n", SecondsSince(measuring));
-  return absl::OkStatus();
+  const auto measurement = MeasureSynthModel(*plan, flags.out, n_tokens, flags.threads);
+  if (!measurement.ok()) return ReportError(measurement.status());
+  PrintMeasurement(*plan, *measurement);
+  absl::FPrintF(stderr, "  measuring took            %.1f s\n", SecondsSince(measuring));
+  return kExitOk;
 }
 
 }  // namespace
 
-void AddSynthCommand(CLI::App& app, std::function<absl::Status()>& run) {
-  CLI::App* command = app.add_subcommand(
+void RegisterSynth(CLI::App& app, std::function<int()>* action) {
+  auto flags = std::make_shared<SynthFlags>();
+  SynthOptions& options = flags->options;
+  CLI::App* cmd = app.add_subcommand(
       "synth",
       "Write a generated model of real size, for benchmarks: random weights with a planted "
       "structure of activity");
-  const auto arguments = std::make_shared<SynthArguments>();
-  SynthOptions& options = arguments->options;
-  command->add_option("OUT", arguments->out, "The GGUF file to write")->required();
-  command->add_option("--preset", arguments->preset, "Shape: tiny, 1b, 3b, 7b")->required();
-  command->add_option("--type", arguments->type, "Type of all matrices: q4_0, f16, f32")
+  cmd->add_option("OUT", flags->out, "The GGUF file to write")->required();
+  cmd->add_option("--preset", flags->preset, "Shape: tiny, 1b, 3b, 7b")->required();
+  cmd->add_option("--type", flags->type, "Type of all matrices: q4_0, f16, f32")
       ->capture_default_str();
-  command->add_option("-s,--seed", options.seed, "The same seed and options give the same bytes")
+  cmd->add_option("-s,--seed", options.seed, "The same seed and flags give the same bytes")
       ->capture_default_str();
-  command->add_option("--active", options.active, "Mean share of neurons that fire for a token")
+  cmd->add_option("--active", options.active, "Mean share of FFN neurons that fire for a token")
       ->capture_default_str();
-  command->add_option("--zipf", options.zipf, "How unevenly neurons fire: exponent over their rank")
+  cmd->add_option("--zipf", options.zipf, "How unevenly neurons fire: exponent over their rank")
       ->capture_default_str();
-  command->add_option("--groups", options.groups,
-                      "Groups of neurons that fire together; 0 for none (default: d_ff / 64)");
-  command->add_option("--persistence", options.persistence,
-                      "Share of a token's active cold neurons that fired for the token before "
-                      "(default: 0.5 or the nearest possible)");
-  command->add_option("--measure", arguments->measure,
-                      "Measure on this many greedy tokens; 0 for none (default: by preset)");
-  command->add_option("-t,--threads", arguments->threads, "Threads")
+  cmd->add_option("--groups", options.groups,
+                  "Groups of neurons that fire together; 0 for none (default: FFN width / 64)");
+  cmd->add_option("--persistence", options.persistence,
+                  "Share of a token's active cold neurons that fired for the token before "
+                  "(default: 0.5 or the nearest possible)");
+  cmd->add_option("--measure", flags->measure,
+                  "Measure on this many greedy tokens; 0 for none (default: by preset)");
+  cmd->add_option("-t,--threads", flags->threads, "Threads; any number gives the same bytes")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  command->add_flag("--force", arguments->force, "Replace OUT if it exists");
-  command->callback([arguments, &run] { run = [arguments] { return RunSynth(*arguments); }; });
+  cmd->add_flag("--force", flags->force, "Overwrite OUT");
+  cmd->add_flag("--no-progress", flags->no_progress, "No progress line");
+  cmd->callback([flags, action] { *action = [flags] { return RunSynth(*flags); }; });
 }
 
 }  // namespace sluice
