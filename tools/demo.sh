@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, repacks the sample model and generates text with its FFN weights
+# on flash, in a third of the memory that the whole model would take.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+tools/install_packages.sh
+cmake --preset release
+cmake --build --preset release --target sluice
+sluice=build/release/tools/sluice
+"$sluice" repack --force tools/sample/sample.gguf build/sample.sluice
+"$sluice" generate -m build/sample.sluice -p "In the beginning" -n 100 -s 1 --mem-budget 5M "$@"
