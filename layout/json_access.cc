@@ -9,7 +9,40 @@ namespace sluice {
 
 using nlohmann::json;
 
+namespace {
+
+// The largest vocabularies have some two million values, a few levels deep.
+constexpr int kMaxDepth = 64;
+constexpr size_t kMaxValues = 8'000'000;
+
+// Whether the parser would stay within these limits; what is said of text that is not JSON does not
+// matter. A hostile file could otherwise make it build far more than the file's own size.
+bool IsWithinLimits(std::string_view text) {
+  int depth = 0;
+  size_t values = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size() && depth <= kMaxDepth && values <= kMaxValues; ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else {
+      depth += (c == '[' || c == '{') - (c == ']' || c == '}');
+      values += c == '[' || c == '{' || c == ',';
+    }
+  }
+  return depth <= kMaxDepth && values <= kMaxValues;
+}
+
+}  // namespace
+
 absl::StatusOr<json> ParseJsonObject(std::string_view text, const std::string& path) {
+  if (!IsWithinLimits(text)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: nests more than %d levels or has more than %d values", path, kMaxDepth, kMaxValues));
+  }
   json parsed = json::parse(text.begin(), text.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);
   if (parsed.is_discarded()) {
     return absl::InvalidArgumentError(absl::StrFormat("%s: is not valid JSON", path));

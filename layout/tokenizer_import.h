@@ -37,12 +37,12 @@ absl::StatusOr<ImportedTokenizer> ImportHuggingFaceTokenizer(const std::string& 
 
 // The files of such a folder, in memory; an empty view is an absent file. Borrowed for the call.
 struct HuggingFaceTokenizerFiles {
-  std::string_view tokenizer_json;
-  std::string_view tokenizer_model;
-  std::string_view tokenizer_config;
-  std::string_view special_tokens_map;
-  std::string_view generation_config;
-  std::string_view added_tokens;
+  std::string_view tokenizer_json = {};
+  std::string_view tokenizer_model = {};
+  std::string_view tokenizer_config = {};
+  std::string_view special_tokens_map = {};
+  std::string_view generation_config = {};
+  std::string_view added_tokens = {};
 };
 // `folder` is for messages.
 absl::StatusOr<ImportedTokenizer> ImportHuggingFaceTokenizer(const HuggingFaceTokenizerFiles& files,

@@ -1,0 +1,240 @@
+// Encoding and decoding with small vocabularies whose ids can be told by hand.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_replace.h"
+#include "runtime/tokenizer/tokenizer.h"
+#include "tests/tokenizer_test_data.h"
+
+namespace sluice {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr EncodeOptions kPlain = {.add_special = false};
+
+std::unique_ptr<Tokenizer> Make(const TokenizerData& data) {
+  auto tokenizer = Tokenizer::Create(data);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return *std::move(tokenizer);
+}
+
+// The ids as the stored texts of their tokens, U+2581 written "_".
+std::vector<std::string> Tokens(const TokenizerData& data, const std::vector<int32_t>& ids) {
+  std::vector<std::string> tokens;
+  for (const int32_t id : ids) {
+    tokens.push_back(absl::StrReplaceAll(data.tokens[id], {{"\xE2\x96\x81", "_"}}));
+  }
+  return tokens;
+}
+
+std::vector<std::string> EncodedAs(const TokenizerData& data, std::string_view text,
+                                   const EncodeOptions& options = kPlain) {
+  return Tokens(data, Make(data)->Encode(text, options));
+}
+
+TEST(SentencePieceTest, MergesByScoreAndPutsASpaceInFront) {
+  const TokenizerData data = SmallSentencePiece();
+  EXPECT_THAT(EncodedAs(data, "hello"), ElementsAre("_hello"));
+  EXPECT_THAT(EncodedAs(data, " hello hell"), ElementsAre("_", "_hello", "_", "hell"));
+}
+
+TEST(SentencePieceTest, MergesTheLeftmostOfEqualPairsFirst) {
+  TokenizerData data = SmallSentencePiece();
+  data.add_space_prefix = false;
+  EXPECT_THAT(EncodedAs(data, "lll"), ElementsAre("ll", "l"));
+  EXPECT_THAT(EncodedAs(data, "llll"), ElementsAre("ll", "ll"));
+}
+
+TEST(SentencePieceTest, PrefersTheHigherScoreToTheEarlierPosition) {
+  TokenizerData data = SmallSentencePiece();
+  data.add_space_prefix = false;
+  // "ll" has a higher score than "lo", and "lo" comes later anyway.
+  EXPECT_THAT(EncodedAs(data, "llo"), ElementsAre("ll", "o"));
+  data.scores[IdOf(data, "lo")] = 5.0f;
+  EXPECT_THAT(EncodedAs(data, "llo"), ElementsAre("l", "lo"));
+}
+
+TEST(SentencePieceTest, SpellsUnknownCharactersInBytes) {
+  const TokenizerData data = SmallSentencePiece();
+  EXPECT_THAT(EncodedAs(data, "é"), ElementsAre("_", "é"));
+  EXPECT_THAT(EncodedAs(data, "ß"), ElementsAre("_", "<0xC3>", "<0x9F>"));
+}
+
+TEST(SentencePieceTest, GivesOneUnknownTokenForARunWithoutByteTokens) {
+  const TokenizerData data = SmallSentencePiece(/*byte_fallback=*/false);
+  EXPECT_THAT(EncodedAs(data, "hßßhß"), ElementsAre("_", "h", "<unk>", "h", "<unk>"));
+}
+
+TEST(SentencePieceTest, DropsUnknownCharactersWithoutAnUnknownToken) {
+  TokenizerData data = SmallSentencePiece(/*byte_fallback=*/false);
+  data.unk = kNoToken;
+  EXPECT_THAT(EncodedAs(data, "hßh"), ElementsAre("_", "h", "h"));
+}
+
+TEST(SentencePieceTest, SpellsBytesThatAreNotUtf8) {
+  const TokenizerData data = SmallSentencePiece();
+  const std::string bad = "h\xFF\xC3hello\xE2\x82";
+  EXPECT_THAT(EncodedAs(data, bad),
+              ElementsAre("_", "h", "<0xFF>", "<0xC3>", "hello", "<0xE2>", "<0x82>"));
+  const auto tokenizer = Make(data);
+  EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(bad)), bad);
+}
+
+TEST(SentencePieceTest, TakesTheSpaceMarkForASpace) {
+  const TokenizerData data = SmallSentencePiece();
+  EXPECT_THAT(EncodedAs(data, "\xE2\x96\x81hello"), ElementsAre("_", "_hello"));
+}
+
+TEST(SentencePieceTest, MergesAcrossSpacesWhereTheVocabularyDoes) {
+  TokenizerData data = SmallSentencePiece();
+  data.add_space_prefix = false;
+  AddToken(data, "o\xE2\x96\x81", TokenType::kNormal, 9.0f);
+  EXPECT_THAT(EncodedAs(data, "hello hello"), ElementsAre("hell", "o_", "hello"));
+}
+
+TEST(SentencePieceTest, AddsBosAndEosAsTheVocabularyAsks) {
+  TokenizerData data = SmallSentencePiece();
+  EXPECT_THAT(EncodedAs(data, "hello", {}), ElementsAre("<s>", "_hello"));
+  EXPECT_THAT(EncodedAs(data, "", {}), ElementsAre("<s>"));
+  EXPECT_THAT(EncodedAs(data, ""), ElementsAre());
+  data.add_eos = true;
+  data.add_bos = false;
+  EXPECT_THAT(EncodedAs(data, "hello", {}), ElementsAre("_hello", "</s>"));
+}
+
+TEST(SpecialTokenTest, AreMatchedInTextOnlyWhenAsked) {
+  const TokenizerData data = SmallSentencePiece();
+  const EncodeOptions parse = {.add_special = false, .parse_special = true};
+  EXPECT_THAT(EncodedAs(data, "hello</s>hello", parse), ElementsAre("_hello", "</s>", "_hello"));
+  const auto plain = EncodedAs(data, "hello</s>hello");
+  EXPECT_THAT(plain, testing::Not(testing::Contains("</s>")));
+  EXPECT_GT(plain.size(), 3u);
+}
+
+TEST(SpecialTokenTest, UserDefinedTokensAreAlwaysMatchedAndTheLongestWins) {
+  const TokenizerData data = SmallSentencePiece();
+  EXPECT_THAT(EncodedAs(data, "hello[INST]hello"), ElementsAre("_hello", "[INST]", "hello"));
+  EXPECT_THAT(EncodedAs(data, "[INST] now[INST] no"),
+              ElementsAre("[INST] now", "[INST]", "_", "<0x6E>", "o"));
+  const TokenizerData bpe = SmallByteBpe();
+  EXPECT_THAT(EncodedAs(bpe, "hello<tool>hello"), ElementsAre("hello", "<tool>", "hello"));
+}
+
+TEST(SpecialTokenTest, TheLeftmostMatchWinsOverALongerOneBehind) {
+  TokenizerData data = SmallByteBpe();
+  AddToken(data, "<a><", TokenType::kUserDefined);
+  AddToken(data, "<bbbbbbbbbb>", TokenType::kUserDefined);
+  EXPECT_EQ(EncodedAs(data, "<a><bbbbbbbbbb>")[0], "<a><");
+}
+
+TEST(SpecialTokenTest, ControlTokensPrintNothing) {
+  const TokenizerData data = SmallSentencePiece();
+  const auto tokenizer = Make(data);
+  EXPECT_EQ(tokenizer->TokenPiece(data.bos), "");
+  EXPECT_EQ(tokenizer->TokenPiece(data.unk), "");
+  EXPECT_EQ(tokenizer->TokenPiece(IdOf(data, "[INST]")), "[INST]");
+  EXPECT_EQ(tokenizer->TokenPiece(-1), "");
+  EXPECT_EQ(tokenizer->TokenPiece(static_cast<int32_t>(data.tokens.size())), "");
+}
+
+TEST(SpecialTokenTest, EosEndOfTurnAndListedIdsEndGeneration) {
+  TokenizerData data = SmallSentencePiece();
+  data.end_ids = {5};
+  const auto tokenizer = Make(data);
+  for (const int32_t id : {data.eos, data.eot, 5}) EXPECT_TRUE(tokenizer->IsEndOfGeneration(id));
+  for (const int32_t id : {data.bos, 6, kNoToken}) EXPECT_FALSE(tokenizer->IsEndOfGeneration(id));
+}
+
+TEST(ByteBpeTest, MergesByRank) {
+  const TokenizerData data = SmallByteBpe();
+  EXPECT_THAT(EncodedAs(data, "hello hello"), ElementsAre("hello", ByteSymbol(' ') + "hello"));
+  EXPECT_THAT(EncodedAs(data, "llo"), ElementsAre("ll", "o"));
+  EXPECT_THAT(EncodedAs(data, "lllll"), ElementsAre("ll", "ll", "l"));
+}
+
+TEST(ByteBpeTest, KeepsBytesThatAreNotUtf8) {
+  const TokenizerData data = SmallByteBpe();
+  const auto tokenizer = Make(data);
+  const std::string bad = "h\xFF\xC3\xC3\xA9\xE2\x82 \x80";
+  EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(bad)), bad);
+  EXPECT_THAT(tokenizer->Encode("\xFF\xFE"), ElementsAre(0xFF, 0xFE));
+}
+
+TEST(ByteBpeTest, TakesAWholeWordUnmergedIfMergesAreIgnored) {
+  TokenizerData data = SmallByteBpe();
+  AddToken(data, "oleh");
+  EXPECT_THAT(EncodedAs(data, "oleh"), ElementsAre("o", "l", "e", "h"));
+  data.ignore_merges = true;
+  EXPECT_THAT(EncodedAs(data, "oleh"), ElementsAre("oleh"));
+}
+
+TEST(ByteBpeTest, GivesUnknownOrNothingForAByteWithoutToken) {
+  TokenizerData data = SmallByteBpe();
+  data.tokens['q'] = "not a byte";
+  EXPECT_THAT(EncodedAs(data, "hqh"), ElementsAre("h", "h"));
+  data.unk = IdOf(data, "<tool>");
+  EXPECT_THAT(EncodedAs(data, "hqh"), ElementsAre("h", "<tool>", "h"));
+}
+
+TEST(ByteBpeTest, RefusesAMergeOfWhatIsNotAToken) {
+  for (const char* merge : {"x y", "hello nothing", "nothing h"}) {
+    TokenizerData data = SmallByteBpe();
+    data.merges.push_back(merge);
+    const auto tokenizer = Tokenizer::Create(data);
+    ASSERT_EQ(tokenizer.status().code(), absl::StatusCode::kInvalidArgument) << merge;
+    EXPECT_THAT(std::string(tokenizer.status().message()), HasSubstr(merge));
+  }
+}
+
+TEST(TokenizerTest, GivesTheLowestIdOfEqualTokens) {
+  TokenizerData sp = SmallSentencePiece();
+  AddToken(sp, "hello", TokenType::kNormal, 100.0f);
+  const auto tokenizer = Make(sp);
+  EXPECT_EQ(tokenizer->Encode("[INST]hello", kPlain)[1], IdOf(sp, "hello"));
+  TokenizerData bpe = SmallByteBpe();
+  AddToken(bpe, "hello");
+  AddToken(bpe, "<tool>", TokenType::kUserDefined);
+  EXPECT_THAT(Make(bpe)->Encode("hello<tool>"),
+              ElementsAre(IdOf(bpe, "hello"), IdOf(bpe, "<tool>")));
+}
+
+TEST(TokenizerTest, RefusesAnInvalidVocabulary) {
+  TokenizerData data = SmallByteBpe();
+  data.bos = 100000;
+  EXPECT_EQ(Tokenizer::Create(data).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// A quadratic algorithm takes the better part of an hour on these.
+TEST(TokenizerTest, EncodesAMebibyteOfOneCharacterQuickly) {
+  constexpr size_t kBytes = size_t{1} << 20;
+  TokenizerData llama = SmallByteBpe();
+  llama.pre = PreTokenizer::kLlamaBpe;
+  TokenizerData deepseek = SmallByteBpe();
+  deepseek.pre = PreTokenizer::kDeepSeekLlm;
+  TokenizerData falcon = SmallByteBpe();
+  falcon.pre = PreTokenizer::kFalcon;
+  for (const TokenizerData& data :
+       {SmallSentencePiece(), SmallByteBpe(), llama, deepseek, falcon}) {
+    const auto tokenizer = Make(data);
+    for (const char c : {'l', ' ', '1'}) {
+      std::string text(kBytes, c);
+      text += "1x";  // so that runs of spaces do not end the text
+      const auto start = std::chrono::steady_clock::now();
+      const auto ids = tokenizer->Encode(text);
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+      EXPECT_LT(took.count(), 60.0) << "character " << static_cast<int>(c);
+      EXPECT_EQ(tokenizer->Decode(ids), text);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice
