@@ -105,7 +105,7 @@ void EncodeRow(WeightType type, std::span<const float> src, std::span<std::byte>
   const size_t n = src.size();
   switch (type) {
     case WeightType::kF32:
-      std::memcpy(dst.data(), src.data(), 4 * n);
+      if (n > 0) std::memcpy(dst.data(), src.data(), 4 * n);
       return;
     case WeightType::kF16:
       for (size_t i = 0; i < n; ++i) StoreLe(dst.data() + 2 * i, FloatToHalf(src[i]));
@@ -121,7 +121,7 @@ void DecodeRow(WeightType type, std::span<const std::byte> src, std::span<float>
   const size_t n = dst.size();
   switch (type) {
     case WeightType::kF32:
-      std::memcpy(dst.data(), src.data(), 4 * n);
+      if (n > 0) std::memcpy(dst.data(), src.data(), 4 * n);
       return;
     case WeightType::kF16:
       for (size_t i = 0; i < n; ++i) dst[i] = HalfToFloat(LoadLe<uint16_t>(src.data() + 2 * i));

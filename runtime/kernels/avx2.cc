@@ -182,15 +182,15 @@ struct QuantDot {
   static size_t RowBytes(size_t n) { return Weights::QuantBytes(n) + n / kBlock * 2; }
 
   // Adds the terms of 8 blocks to 8 lanes.
-  SLUICE_INLINE static __m256 AddTerms(__m256 lanes, const __m256i (&partial)[8], __m256i x_sums, __m256 w_scale,
-                         __m256 x_scale) {
+  SLUICE_INLINE static __m256 AddTerms(__m256 lanes, const __m256i (&partial)[8], __m256i x_sums,
+                                       __m256 w_scale, __m256 x_scale) {
     const __m256i sums = Weights::SumBlocks(partial, x_sums);
     return AddProduct(lanes, _mm256_cvtepi32_ps(sums), _mm256_mul_ps(w_scale, x_scale));
   }
 
   // Blocks b .. b+7 of a row.
-  SLUICE_INLINE static __m256 Add8Blocks(__m256 lanes, const __m256i (&w)[8], __m256 w_scale, const VectorView& x,
-                           size_t b) {
+  SLUICE_INLINE static __m256 Add8Blocks(__m256 lanes, const __m256i (&w)[8], __m256 w_scale,
+                                         const VectorView& x, size_t b) {
     __m256i partial[8];
     for (int i = 0; i < 8; ++i) {
       partial[i] = Weights::Partial(w[i], Load256(x.q + (b + i) * kBlock));
@@ -202,7 +202,7 @@ struct QuantDot {
   // The last 1 to 7 blocks, the rest as zeros: absent blocks add +0, which changes no lane (a sum
   // that started at +0 is never -0).
   SLUICE_INLINE static __m256 AddLastBlocks(__m256 lanes, const __m256i (&w)[8], __m256 w_scale,
-                              const VectorView& x, size_t b, size_t blocks) {
+                                            const VectorView& x, size_t b, size_t blocks) {
     __m256i partial[8];
     for (size_t i = 0; i < 8; ++i) {
       partial[i] = i < blocks ? Weights::Partial(w[i], Load256(x.q + (b + i) * kBlock))
@@ -280,7 +280,8 @@ struct Q4Kernel : QuantDot<Q4> {
     __m256 high[2];
   };
 
-  SLUICE_INLINE static void AddStrip(const std::byte* p, float low_factor, float high_factor, Strip& sum) {
+  SLUICE_INLINE static void AddStrip(const std::byte* p, float low_factor, float high_factor,
+                                     Strip& sum) {
     for (int k = 0; k < 2; ++k) {
       const __m256i bytes = _mm256_cvtepu8_epi32(Load64(p + 8 * k));
       const __m256i low = _mm256_and_si256(bytes, _mm256_set1_epi32(15));

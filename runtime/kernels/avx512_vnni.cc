@@ -177,7 +177,8 @@ struct QuantDot {
   static size_t RowBytes(size_t n) { return Weights::QuantBytes(n) + n / kBlock * 2; }
 
   // The 16 terms that blocks b .. b+15 add to the lanes.
-  SLUICE_INLINE static __m512 Terms(const __m512i (&partial)[8], __m512i x_sums, __m512 w_scale, __m512 x_scale) {
+  SLUICE_INLINE static __m512 Terms(const __m512i (&partial)[8], __m512i x_sums, __m512 w_scale,
+                                    __m512 x_scale) {
     const __m512i sums =
         _mm512_sub_epi32(SumBlocks(partial), _mm512_slli_epi32(x_sums, Weights::kOffsetBits));
     return _mm512_mul_ps(_mm512_cvtepi32_ps(sums), _mm512_mul_ps(w_scale, x_scale));

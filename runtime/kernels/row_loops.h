@@ -16,10 +16,11 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kBlock = 32;            // elements that share a scale: kQuantBlock
-constexpr size_t kVectorsAtOnce = 4;     // a row is unpacked once for so many vectors
-constexpr size_t kRowsAtOnce = 4;        // an AXPY pass over y adds so many rows
-constexpr size_t kTileBytes = 64 << 10;  // rows that stay in cache while all vectors pass by
+constexpr size_t kBlock = 32;               // elements that share a scale: kQuantBlock
+constexpr size_t kVectorsAtOnce = 4;        // a row is unpacked once for so many vectors
+constexpr size_t kRowsAtOnce = 4;           // an AXPY pass over y adds so many rows
+constexpr size_t kPrefetchBytes = 1 << 10;  // how far ahead rows are fetched at least
+constexpr size_t kTileBytes = 64 << 10;     // rows that stay in cache while all vectors pass by
 
 const std::byte* RowAt(const RowSet& rows, size_t r) {
   return rows.pointers != nullptr ? rows.pointers[r] : rows.base + r * rows.stride;
@@ -27,11 +28,10 @@ const std::byte* RowAt(const RowSet& rows, size_t r) {
 
 size_t Smaller(size_t a, size_t b) { return a < b ? a : b; }
 
-#ifndef PFD
-#define PFD 12000
-#endif
+// Asks for memory that will be needed soon; p may be anything.
 inline void Prefetch(const std::byte* p, size_t bytes) {
-  for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(p + at);
+  constexpr size_t kCacheLine = 64;
+  for (size_t at = 0; at < bytes; at += kCacheLine) __builtin_prefetch(p + at);
 }
 
 template <typename T>
@@ -41,14 +41,15 @@ T LoadAs(const void* p) {
   return v;
 }
 
-// Kernel::Dot<V>(row, n, vectors, out, out_stride) computes one row with V vectors.
+// Kernel::Dot<V>(row, n, vectors, out, out_stride) computes one row with V vectors. Rows are
+// fetched ahead as a whole, since the hardware cannot foresee where a scattered one starts.
 template <typename Kernel, int V>
 void DotTile(const RowSet& rows, size_t first, size_t last, size_t n, const VectorView* vectors,
              float* out, size_t out_stride) {
   const size_t bytes = Kernel::RowBytes(n);
-  const size_t dist = 1 + PFD / (bytes+1);
+  const size_t distance = 1 + kPrefetchBytes / (bytes + 1);
   for (size_t r = first; r < last; ++r) {
-    if (r + dist < rows.n_rows) Prefetch(RowAt(rows, r + dist), bytes);
+    if (r + distance < rows.n_rows) Prefetch(RowAt(rows, r + distance), bytes);
     Kernel::template Dot<V>(RowAt(rows, r), n, vectors, out + r, out_stride);
   }
 }
