@@ -14,8 +14,8 @@ namespace sluice {
 namespace {
 
 constexpr uint32_t kMaxSections = 64;
-constexpr uint64_t kMaxRecord = 1 << 20;  // config, provenance
-constexpr uint64_t kMaxDirectory = 16 << 20;
+// Config, provenance, directory: that of the largest model takes 0.2 MiB.
+constexpr uint64_t kMaxRecord = 1 << 20;
 constexpr uint64_t kMaxTokenizer = uint64_t{256} << 20;
 // A section may claim this many bytes whatever it is packed in; beyond, at most kMaxRatio times the
 // packed size, so that a small file cannot take much memory.
@@ -113,8 +113,8 @@ absl::Status SluiceFile::ReadSectionTable(uint64_t offset, uint32_t count, uint6
     const auto kind = LoadLe<uint32_t>(entry);
     if (kind == 0 || kind >= sections_.size()) continue;
     if (std::exchange(seen[kind], true)) {
-      return absl::DataLossError(
-          absl::StrFormat("section table has two sections of kind %u", kind));
+      return absl::DataLossError(absl::StrFormat("section table has two %s sections",
+                                                 SectionName(static_cast<SectionKind>(kind))));
     }
     Section& s = sections_[kind];
     s.offset = LoadLe<uint64_t>(entry + 8);
@@ -165,8 +165,7 @@ absl::Status SluiceFile::ReadRecords() {
   SLUICE_ASSIGN_OR_RETURN(const auto config, ReadSection(SectionKind::kConfig, kMaxRecord));
   ByteReader config_reader(config);
   SLUICE_ASSIGN_OR_RETURN(config_, ReadConfig(config_reader));
-  SLUICE_ASSIGN_OR_RETURN(const auto directory,
-                          ReadSection(SectionKind::kDirectory, kMaxDirectory));
+  SLUICE_ASSIGN_OR_RETURN(const auto directory, ReadSection(SectionKind::kDirectory, kMaxRecord));
   ByteReader directory_reader(directory);
   SLUICE_ASSIGN_OR_RETURN(directory_, ReadDirectory(directory_reader));
   SLUICE_RETURN_IF_ERROR(ValidateDirectory(directory_, config_, file_size_));
@@ -273,10 +272,11 @@ bool SluiceFile::BundleIsIntact(uint32_t layer, uint32_t position,
 }
 
 absl::StatusOr<TokenizerData> SluiceFile::LoadTokenizer() const {
-  SLUICE_ASSIGN_OR_RETURN(const auto raw, ReadSection(SectionKind::kTokenizer, kMaxTokenizer));
-  ByteReader reader(raw);
+  const auto raw = ReadSection(SectionKind::kTokenizer, kMaxTokenizer);
+  if (!raw.ok()) return Annotate(raw.status(), path_);
+  ByteReader reader(*raw);
   auto data = ReadTokenizer(reader);
-  if (!data.ok()) return Annotate(data.status(), path_ + ": tokenizer");
+  if (!data.ok()) return Annotate(data.status(), path_);
   if (data->tokens.size() != config_.vocab_size) {
     return absl::DataLossError(absl::StrFormat("%s: tokenizer has %u tokens, the model %u", path_,
                                                data->tokens.size(), config_.vocab_size));

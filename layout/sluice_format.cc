@@ -105,7 +105,9 @@ absl::Status CheckMatrix(const MatrixEntry& m, MatrixRole role, uint32_t layer,
                         name, MatrixRoleName(m.role), m.layer, m.rows, m.columns, rows, columns));
   }
   const uint64_t payload = static_cast<uint64_t>(m.rows_per_tile) * m.row_bytes();
-  if (m.rows_per_tile == 0 || m.rows_per_tile > m.rows || m.tile_stride % block != 0 ||
+  // A reader's buffers hold a tile, so its size must be bounded.
+  if (m.rows_per_tile == 0 || m.rows_per_tile > m.rows ||
+      (m.rows_per_tile > 1 && payload > kTileTarget) || m.tile_stride % block != 0 ||
       m.tile_stride < payload || m.tile_stride - payload >= block || m.offset % block != 0) {
     return absl::DataLossError(
         absl::StrFormat("%s: tiles of %u rows with a stride of %u bytes at offset %u are not valid",
@@ -120,7 +122,10 @@ absl::Status CheckBundles(const BundleLayout& b, const ModelConfig& config) {
   }
   if (b.d_model != config.d_model || b.d_ff != config.d_ff ||
       b.layer_offsets.size() != config.n_layers) {
-    return absl::DataLossError("bundle layout does not fit the config");
+    return absl::DataLossError(absl::StrFormat(
+        "bundles of %u layers, width %u, FFN %u do not fit the config's %u layers, width %u, FFN "
+        "%u",
+        b.layer_offsets.size(), b.d_model, b.d_ff, config.n_layers, config.d_model, config.d_ff));
   }
   if (b.stride % b.block != 0 || b.stride < b.payload_bytes() ||
       b.stride - b.payload_bytes() >= b.block) {
@@ -138,6 +143,24 @@ absl::Status CheckBundles(const BundleLayout& b, const ModelConfig& config) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status ReadType(ByteReader& in, std::string_view what, WeightType& type) {
+  const auto value = in.Get<uint8_t>();
+  if (value > static_cast<uint8_t>(WeightType::kQ4)) {
+    return absl::DataLossError(
+        absl::StrFormat("directory record: %s of unknown type %u", what, value));
+  }
+  type = static_cast<WeightType>(value);
+  return absl::OkStatus();
+}
+
+// Bounded so that sums of offsets and sizes cannot wrap.
+absl::Status ReadOffset(ByteReader& in, std::string_view what, uint32_t index, uint64_t& offset) {
+  offset = in.Get<uint64_t>();
+  if (offset < uint64_t{1} << 62) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrFormat("directory record: %s %u has the wild offset %u", what, index, offset));
 }
 
 }  // namespace
@@ -236,17 +259,12 @@ void WriteDirectory(const Directory& d, ByteWriter& out) {
 }
 
 absl::StatusOr<Directory> ReadDirectory(ByteReader& in) {
-  constexpr uint8_t kLastType = static_cast<uint8_t>(WeightType::kQ4);
-  constexpr uint64_t kMaxOffset = uint64_t{1} << 62;
   if (in.Get<uint32_t>() != kDirectoryVersion) {
     return absl::FailedPreconditionError("directory record has another version");
   }
   Directory d;
   BundleLayout& b = d.bundles;
-  bool valid = true;
-  const auto bundle_type = in.Get<uint8_t>();
-  valid &= bundle_type <= kLastType;
-  b.type = static_cast<WeightType>(bundle_type);
+  SLUICE_RETURN_IF_ERROR(ReadType(in, "bundles", b.type));
   for (uint32_t* v : {&b.block, &b.stride, &b.bundles_per_blob, &b.d_model, &b.d_ff}) {
     *v = in.Get<uint32_t>();
   }
@@ -254,27 +272,26 @@ absl::StatusOr<Directory> ReadDirectory(ByteReader& in) {
   const auto n_layers = in.Get<uint32_t>();
   if (n_layers > in.remaining() / 8) return absl::DataLossError("directory record is cut short");
   for (uint32_t l = 0; l < n_layers; ++l) {
-    b.layer_offsets.push_back(in.Get<uint64_t>());
-    valid &= b.layer_offsets.back() < kMaxOffset;
+    SLUICE_RETURN_IF_ERROR(ReadOffset(in, "layer", l, b.layer_offsets.emplace_back()));
   }
   const auto n_matrices = in.Get<uint32_t>();
   if (n_matrices > in.remaining() / 30) return absl::DataLossError("directory record is cut short");
   for (uint32_t i = 0; i < n_matrices; ++i) {
     MatrixEntry m;
     const auto role = in.Get<uint8_t>();
-    const auto type = in.Get<uint8_t>();
-    valid &= role <= static_cast<uint8_t>(MatrixRole::kHead) && type <= kLastType;
+    if (role > static_cast<uint8_t>(MatrixRole::kHead)) {
+      return absl::DataLossError(
+          absl::StrFormat("directory record: matrix %u has unknown role %u", i, role));
+    }
     m.role = static_cast<MatrixRole>(role);
-    m.type = static_cast<WeightType>(type);
+    SLUICE_RETURN_IF_ERROR(ReadType(in, MatrixRoleName(m.role), m.type));
     for (uint32_t* v : {&m.layer, &m.rows, &m.columns, &m.rows_per_tile, &m.tile_stride}) {
       *v = in.Get<uint32_t>();
     }
-    m.offset = in.Get<uint64_t>();
-    valid &= m.offset < kMaxOffset;
+    SLUICE_RETURN_IF_ERROR(ReadOffset(in, "matrix", i, m.offset));
     d.matrices.push_back(m);
   }
   if (!in.ok()) return absl::DataLossError("directory record is cut short");
-  if (!valid) return absl::DataLossError("directory record: unknown type or wild offset");
   return d;
 }
 
