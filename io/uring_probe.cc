@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -108,10 +107,10 @@ int ReadThroughRing(const Task& task, Report& report) {
 
 [[noreturn]] void RunChild(const Task& task, Report& report) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // A filter's SIGSYS must end the child quietly: no handler of the program, no core file.
+  // A filter's SIGSYS must end the child quietly: no handler of the program, and no core dump,
+  // which a limit of 0 would not keep from a collector of dumps.
   signal(SIGSYS, SIG_DFL);
-  const struct rlimit no_core = {0, 0};
-  setrlimit(RLIMIT_CORE, &no_core);
+  prctl(PR_SET_DUMPABLE, 0);
   const int error = ReadThroughRing(task, report);
   if (error == 0) {
     report.step = Step::kDone;

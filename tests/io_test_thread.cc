@@ -11,8 +11,10 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
@@ -164,25 +166,38 @@ TEST_P(IoThreadTest, WakesUpEachTime) {
 
 // Requests that arrive while others are being read, in groups of all sizes.
 TEST_P(IoThreadTest, TakesRequestsWhileReadsAreInFlight) {
-  std::mt19937_64 random(5);
   constexpr size_t kReads = 20'000;
+  std::mt19937_64 random(5);
+  std::vector<uint32_t> idle(64);  // places in memory_ that nothing is being read to
+  std::iota(idle.begin(), idle.end(), 0);
+  std::vector<uint64_t> offset_of(idle.size());
   size_t submitted = 0;
   size_t taken = 0;
   while (taken < kReads) {
-    std::vector<IoRequest> batch(std::min<size_t>(kReads - submitted, random() % 8));
-    for (IoRequest& request : batch) {
-      request = RequestAt(random() % (kSize / kLength) * kLength, kLength);
+    std::vector<IoRequest> batch;
+    const size_t most = std::min(kReads - submitted, random() % 8);
+    while (batch.size() < most && !idle.empty()) {
+      const uint32_t place = idle.back();
+      idle.pop_back();
+      offset_of[place] = random() % (kSize / kLength) * kLength;
+      batch.push_back({.offset = offset_of[place],
+                       .length = kLength,
+                       .dst = memory_.data() + place * kLength,
+                       .tag = place});
     }
-    if (submitted - taken < 64) {
-      const auto priority = random() % 2 == 0 ? IoPriority::kDemand : IoPriority::kLookAhead;
-      ASSERT_TRUE(thread_->Submit(batch, priority));
-      submitted += batch.size();
-    } else {
-      thread_->WaitForCompletion();
-    }
+    const auto priority = random() % 2 == 0 ? IoPriority::kDemand : IoPriority::kLookAhead;
+    ASSERT_TRUE(thread_->Submit(batch, priority));
+    submitted += batch.size();
+    if (idle.empty() || submitted == kReads) thread_->WaitForCompletion();
     std::array<IoCompletion, 16> done;
     const size_t count = thread_->Poll(done);
-    for (size_t i = 0; i < count; ++i) ASSERT_EQ(done[i].error, 0);
+    for (size_t i = 0; i < count; ++i) {
+      const uint32_t place = done[i].tag;
+      ASSERT_EQ(done[i].error, 0);
+      ASSERT_EQ(
+          memcmp(memory_.data() + place * kLength, &random_.bytes()[offset_of[place]], kLength), 0);
+      idle.push_back(place);
+    }
     taken += count;
   }
   EXPECT_EQ(thread_->in_flight(), 0u);
