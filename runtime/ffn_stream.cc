@@ -124,48 +124,71 @@ absl::Status StreamFfn::RunWindow(uint32_t layer, uint32_t first, uint32_t count
                                   const float* gate, std::span<const VectorView> x, float* y) {
   const size_t grain = WorthwhileGrain(c_.bundles().row_bytes() * x.size(), 1);
   c_.pool.Run(count, grain, [&](size_t begin, size_t end, int thread) {
-    for (size_t r = begin; r < end; ++r) {
-      ComputeRow(layer, first, static_cast<uint32_t>(r), fresh, gate, x, thread);
-    }
+    ComputeRows(layer, first, static_cast<uint32_t>(begin), static_cast<uint32_t>(end), fresh, gate,
+                x, thread);
   });
   for (uint32_t r = 0; r < count; ++r) {
     if (!damaged_[r]) continue;
     if (c_.map != nullptr) return c_.Damaged(layer, first + r);
     SLUICE_RETURN_IF_ERROR(c_.Repair(layer, first + r, bundles_[r]));
-    ComputeRow(layer, first, r, fresh, gate, x, 0);
+    ComputeRows(layer, first, r, r + 1, fresh, gate, x, 0);
   }
   AddDownOfTokens(count, x.size(), y);
   return absl::OkStatus();
 }
 
-void StreamFfn::ComputeRow(uint32_t layer, uint32_t first, uint32_t row, bool fresh,
-                           const float* gate, std::span<const VectorView> x, int thread) {
-  const uint32_t d_ff = c_.bundles().d_ff;
+void StreamFfn::ComputeRows(uint32_t layer, uint32_t first, uint32_t begin, uint32_t end,
+                            bool fresh, const float* gate, std::span<const VectorView> x,
+                            int thread) {
+  for (uint32_t r = begin; r < end; ++r) {
+    bool used = false;
+    for (size_t t = 0; t < x.size(); ++t) {
+      const float a = c_.Act(gate[t * c_.bundles().d_ff + first + r]);
+      coefficients_[t * kWindow + r] = a;
+      used |= !options_.skip_inactive || a != 0.0f;
+    }
+    used_[r] = used;
+    damaged_[r] =
+        used && fresh && !c_.file.BundleIsIntact(layer, first + r, c_.payload(bundles_[r]));
+    down_[r] = bundles_[r] + c_.bundles().down_offset();
+    if (used && !damaged_[r] && x.size() > 1) ComputeRow(r, x, thread);
+  }
+  if (x.size() == 1) ComputeRowsOfOneToken(begin, end, x[0]);
+}
+
+// One row and the tokens for which its neuron is active.
+void StreamFfn::ComputeRow(uint32_t row, std::span<const VectorView> x, int thread) {
   const size_t scratch = static_cast<size_t>(thread) * options_.max_tokens;
   VectorView* views = &thread_views_[scratch];
   uint32_t* tokens = &thread_tokens_[scratch];
   float* up = &thread_up_[scratch];
   uint32_t n = 0;
   for (uint32_t t = 0; t < x.size(); ++t) {
-    const float a = c_.Act(gate[size_t{t} * d_ff + first + row]);
-    coefficients_[size_t{t} * kWindow + row] = a;
-    if (options_.skip_inactive && a == 0.0f) continue;
+    if (options_.skip_inactive && coefficients_[size_t{t} * kWindow + row] == 0.0f) continue;
     views[n] = x[t];
     tokens[n++] = t;
-  }
-  used_[row] = n > 0;
-  damaged_[row] = false;
-  down_[row] = bundles_[row] + c_.bundles().down_offset();
-  if (n == 0) return;
-  if (fresh && !c_.file.BundleIsIntact(layer, first + row, c_.payload(bundles_[row]))) {
-    damaged_[row] = true;
-    return;
   }
   RowSet set;
   set.base = bundles_[row];
   set.n_rows = 1;
   c_.kernels.dot[c_.type()](set, c_.bundles().d_model, views, n, up, 1);
   for (uint32_t i = 0; i < n; ++i) coefficients_[size_t{tokens[i]} * kWindow + row] *= up[i];
+}
+
+// Many rows at once, so that the kernel has independent sums to work on.
+void StreamFfn::ComputeRowsOfOneToken(uint32_t begin, uint32_t end, const VectorView& x) {
+  const std::byte* rows[kWindow];
+  uint32_t indices[kWindow];
+  float up[kWindow];
+  RowSet set;
+  set.pointers = rows;
+  for (uint32_t r = begin; r < end; ++r) {
+    if (!used_[r] || damaged_[r]) continue;
+    rows[set.n_rows] = bundles_[r];
+    indices[set.n_rows++] = r;
+  }
+  c_.kernels.dot[c_.type()](set, c_.bundles().d_model, &x, 1, up, kWindow);
+  for (size_t i = 0; i < set.n_rows; ++i) coefficients_[indices[i]] *= up[i];
 }
 
 void StreamFfn::AddDownOfTokens(uint32_t count, size_t n_tokens, float* y) {

@@ -45,8 +45,11 @@ class StreamFfn {
   // Bundles [first, first + count) at bundles_; `fresh` if just read and to be checked.
   absl::Status RunWindow(uint32_t layer, uint32_t first, uint32_t count, bool fresh,
                          const float* gate, std::span<const VectorView> x, float* y);
-  void ComputeRow(uint32_t layer, uint32_t first, uint32_t row, bool fresh, const float* gate,
-                  std::span<const VectorView> x, int thread);
+  // Up dots and coefficients of rows [begin, end) of the window that begins at position `first`.
+  void ComputeRows(uint32_t layer, uint32_t first, uint32_t begin, uint32_t end, bool fresh,
+                   const float* gate, std::span<const VectorView> x, int thread);
+  void ComputeRow(uint32_t row, std::span<const VectorView> x, int thread);
+  void ComputeRowsOfOneToken(uint32_t begin, uint32_t end, const VectorView& x);
   void AddDownOfTokens(uint32_t count, size_t n_tokens, float* y);
   absl::Status RunPiece(uint32_t layer, const float* gate, std::span<const VectorView> x, float* y);
   absl::Status RunCached(uint32_t layer, uint32_t first, uint32_t end, const float* gate,
