@@ -59,12 +59,12 @@ struct SynthWriteOptions {
   bool overwrite = false;
   uint32_t n_threads = 2;  // any number gives the same bytes
   // Called now and then with bytes written so far and in all.
-  std::function<void(uint64_t, uint64_t)> progress;
+  std::function<void(uint64_t, uint64_t)> progress = nullptr;
 };
 
 class SynthPlan;
 
-// Writes the planned model to `path`; about 50 MB of memory whatever the model's size. Returns the
+// Writes the planned model to `path`; less than 64 MiB of memory whatever the model's size. Returns the
 // size of the file.
 absl::StatusOr<uint64_t> WriteSynthModel(const SynthPlan& plan, const std::string& path,
                                          const SynthWriteOptions& options);
