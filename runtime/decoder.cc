@@ -159,12 +159,19 @@ absl::Status Decoder::Forward(std::span<const int32_t> tokens) {
           absl::StrFormat("token id %d is outside the vocabulary of %u", t, config_.vocab_size));
     }
   }
+  const uint32_t first = position_;
   while (!tokens.empty()) {
     const auto chunk = tokens.first(std::min<size_t>(tokens.size(), plan_.chunk));
     tokens = tokens.subspan(chunk.size());
     // After the last chunk most likely one more token follows.
     const auto next = static_cast<uint32_t>(std::clamp<size_t>(tokens.size(), 1, plan_.chunk));
-    SLUICE_RETURN_IF_ERROR(RunChunk(chunk, next));
+    const absl::Status status = RunChunk(chunk, next);
+    if (!status.ok()) {
+      io_->Drain();  // what is still read is for a pass that is over
+      ring_->Cancel();
+      position_ = first;
+      return status;
+    }
   }
   return absl::OkStatus();
 }

@@ -62,7 +62,7 @@ class Decoder {
 
   // Appends tokens (any number up to what the context has left) and leaves the logits of the last
   // one in logits(). OutOfRange if they do not fit, InvalidArgument for an id outside the
-  // vocabulary.
+  // vocabulary. After an error position() is what it was, and the call may be repeated.
   absl::Status Forward(std::span<const int32_t> tokens);
 
   std::span<const float> logits() const { return logits_; }

@@ -24,7 +24,7 @@ struct FfnContext {
   ThreadPool& pool;
   WeightIo& io;
   StreamRing& ring;
-  NeuronCache* cache;    // null if mapped
+  NeuronCache* cache;    // not used if mapped
   const std::byte* map;  // the whole file, or null
 
   const BundleLayout& bundles() const { return file.bundles(); }

@@ -51,7 +51,7 @@ absl::Status DemandFfn::Run(uint32_t layer, std::span<const float> gate, const V
     if (count == 0) return absl::InternalError("the neuron cache has no slot to take");
     const absl::Status status = FinishWave(layer, gate, x, begin, count, y);
     if (!status.ok()) c_.io.Drain();  // the kernel may still write into slots that are let go
-    if (c_.cache != nullptr) {
+    if (c_.map == nullptr) {
       for (uint32_t i = 0; i < count; ++i) pins_[i].Reset();
     }
     SLUICE_RETURN_IF_ERROR(status);

@@ -80,8 +80,8 @@ void WeightIo::Drain() {
   while (io_.in_flight() > 0) {
     io_.WaitForCompletion();
     Pump().IgnoreError();
-    landed_.clear();
   }
+  landed_.clear();
 }
 
 }  // namespace sluice
