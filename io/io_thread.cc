@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "io/cpu_topology.h"
+#include "io/futex.h"
 #include "io/read_operations.h"
 #include "io/scoped_signal_block.h"
 #include "io/spsc_queue.h"
@@ -102,12 +103,12 @@ class IoThreadImpl final : public IoThread {
   }
 
  private:
-  enum class IoState : uint32_t {
+  // What a side does, for the other side; of either thread.
+  enum State : uint32_t {
     kAwake,
-    kParked,   // nothing to do: sleeps on io_state_
-    kReaping,  // blocked in the engine with room for more: engine_->Wake() gets it out
+    kParked,   // sleeps on its state
+    kReaping,  // the I/O thread is blocked in the engine with room for more: engine_->Wake()
   };
-  enum class ProducerState : uint32_t { kAwake, kParked };
 
   // On the producer thread.
   void WakeIoThread();
@@ -119,7 +120,6 @@ class IoThreadImpl final : public IoThread {
   void StartReads();
   void ReapReads();
   void Park();
-  void SleepUntilDue();
   void HandleResult(const ReadResult& result, uint64_t now_ns);
   void Complete(const IoCompletion& completion);
   void AnnounceCompletions();
@@ -134,8 +134,8 @@ class IoThreadImpl final : public IoThread {
   SpscQueue<IoRequest> look_ahead_;
   SpscQueue<IoCompletion> completions_;
 
-  std::atomic<IoState> io_state_{IoState::kAwake};
-  std::atomic<ProducerState> producer_state_{ProducerState::kAwake};
+  std::atomic<uint32_t> io_state_{kAwake};
+  std::atomic<uint32_t> producer_state_{kAwake};
   std::atomic<bool> started_{false};
   std::atomic<bool> stopping_{false};
   // The engine is destroyed only once it is marked as retired and the producer is not inside Wake.
@@ -191,22 +191,22 @@ void IoThreadImpl::WaitForCompletion() {
     CpuRelax();
   }
   while (completions_.empty()) {
-    producer_state_.exchange(ProducerState::kParked, std::memory_order_acq_rel);
+    producer_state_.exchange(kParked, std::memory_order_acq_rel);
     if (completions_.empty()) {
-      producer_state_.wait(ProducerState::kParked, std::memory_order_acquire);
+      FutexWait(producer_state_, kParked);
     }
-    producer_state_.exchange(ProducerState::kAwake, std::memory_order_acq_rel);
+    producer_state_.exchange(kAwake, std::memory_order_acq_rel);
   }
 }
 
 void IoThreadImpl::WakeIoThread() {
-  switch (io_state_.exchange(IoState::kAwake, std::memory_order_acq_rel)) {
-    case IoState::kAwake:
+  switch (io_state_.exchange(kAwake, std::memory_order_acq_rel)) {
+    case kAwake:
       break;
-    case IoState::kParked:
-      io_state_.notify_one();
+    case kParked:
+      FutexWake(io_state_);
       break;
-    case IoState::kReaping:
+    case kReaping:
       producer_in_engine_.store(true, std::memory_order_seq_cst);
       if (!engine_retired_.load(std::memory_order_seq_cst)) engine_->Wake();
       producer_in_engine_.store(false, std::memory_order_seq_cst);
@@ -224,10 +224,8 @@ void IoThreadImpl::Run(int core) {
   while (!stopping_.load(std::memory_order_acquire)) {
     StartReads();
     AnnounceCompletions();
-    if (reads_.active() == 0) {
+    if (reads_.in_engine() == 0) {
       Park();
-    } else if (reads_.in_engine() == 0) {
-      SleepUntilDue();
     } else {
       ReapReads();
     }
@@ -235,8 +233,10 @@ void IoThreadImpl::Run(int core) {
   if (engine_ != nullptr) RetireEngine();
 }
 
+// Whether there is something that the I/O thread could act on now.
 bool IoThreadImpl::HasWork() const {
-  return !demand_.empty() || !look_ahead_.empty() || stopping_.load(std::memory_order_acquire);
+  const bool requests = !demand_.empty() || !look_ahead_.empty();
+  return (requests && !reads_.full()) || stopping_.load(std::memory_order_acquire);
 }
 
 bool IoThreadImpl::PopRequest(IoRequest* request) {
@@ -278,14 +278,14 @@ void IoThreadImpl::StartReads() {
 void IoThreadImpl::ReapReads() {
   const bool has_room = !reads_.full();
   if (has_room) {
-    io_state_.exchange(IoState::kReaping, std::memory_order_acq_rel);
+    io_state_.exchange(kReaping, std::memory_order_acq_rel);
     if (HasWork()) {
-      io_state_.exchange(IoState::kAwake, std::memory_order_acq_rel);
+      io_state_.exchange(kAwake, std::memory_order_acq_rel);
       return;
     }
   }
   const absl::StatusOr<uint32_t> count = engine_->Reap(results_, /*wait=*/true);
-  if (has_room) io_state_.exchange(IoState::kAwake, std::memory_order_acq_rel);
+  if (has_room) io_state_.exchange(kAwake, std::memory_order_acq_rel);
   if (!count.ok()) return FailEngine(count.status());
   operations_.Add(*count);
   const uint64_t now_ns = NowNs();
@@ -294,22 +294,19 @@ void IoThreadImpl::ReapReads() {
   AnnounceCompletions();
 }
 
+// Sleeps until a request arrives, or until the pause of one that met EAGAIN ends.
 void IoThreadImpl::Park() {
-  UpdateStats(NowNs());
-  io_state_.exchange(IoState::kParked, std::memory_order_acq_rel);
-  if (!HasWork()) io_state_.wait(IoState::kParked, std::memory_order_acquire);
-  io_state_.exchange(IoState::kAwake, std::memory_order_acq_rel);
-}
-
-// All that is left waits out a pause after EAGAIN. The pause is at most a millisecond, so a request
-// that comes meanwhile may wait for it.
-void IoThreadImpl::SleepUntilDue() {
   const uint64_t now_ns = NowNs();
-  const uint64_t due_ns = reads_.NextDue();
-  if (due_ns <= now_ns) return;
-  const struct timespec pause = {0,
-                                 static_cast<long>(std::min<uint64_t>(due_ns - now_ns, 1'000'000))};
-  nanosleep(&pause, nullptr);
+  UpdateStats(now_ns);
+  uint64_t limit_ns = 0;
+  if (reads_.active() > 0) {
+    const uint64_t due_ns = reads_.NextDue();
+    if (due_ns <= now_ns) return;
+    limit_ns = due_ns - now_ns;
+  }
+  io_state_.exchange(kParked, std::memory_order_acq_rel);
+  if (!HasWork()) FutexWait(io_state_, kParked, limit_ns);
+  io_state_.exchange(kAwake, std::memory_order_acq_rel);
 }
 
 void IoThreadImpl::HandleResult(const ReadResult& result, uint64_t now_ns) {
@@ -333,9 +330,8 @@ void IoThreadImpl::Complete(const IoCompletion& completion) {
 void IoThreadImpl::AnnounceCompletions() {
   if (!unannounced_) return;
   unannounced_ = false;
-  if (producer_state_.exchange(ProducerState::kAwake, std::memory_order_acq_rel) ==
-      ProducerState::kParked) {
-    producer_state_.notify_one();
+  if (producer_state_.exchange(kAwake, std::memory_order_acq_rel) == kParked) {
+    FutexWake(producer_state_);
   }
 }
 
