@@ -259,6 +259,12 @@ absl::StatusOr<std::vector<int64_t>> GgufFile::GetIntArray(std::string_view key)
   return WrongType(key, "an array of integers");
 }
 
+std::vector<std::string> GgufFile::files() const {
+  std::vector<std::string> out;
+  for (const InputFile& part : parts_) out.push_back(part.path());
+  return out;
+}
+
 absl::Status GgufFile::ReadTensor(const GgufTensor& tensor, uint64_t offset,
                                   std::span<std::byte> dst) const {
   if (offset > tensor.n_bytes || dst.size() > tensor.n_bytes - offset) {

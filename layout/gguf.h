@@ -53,12 +53,16 @@ struct GgufTensor {
 class GgufFile {
  public:
   // `path` is the file, or any part of a split ("-00001-of-00003.gguf"); the other parts must lie
-  // beside it. DataLoss for anything malformed, NotFound for a missing part (naming it).
+  // beside it. DataLoss for anything malformed, NotFound for a missing part (naming it),
+  // Unimplemented for version 1, big-endian files and element types outside SourceType (naming the
+  // tensor).
   static absl::StatusOr<std::unique_ptr<GgufFile>> Open(const std::string& path);
   GgufFile(const GgufFile&) = delete;
   GgufFile& operator=(const GgufFile&) = delete;
 
   const std::string& path() const { return path_; }
+  // All parts.
+  std::vector<std::string> files() const;
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   const GgufTensor* FindTensor(std::string_view name) const;
 

@@ -72,6 +72,8 @@ class GgufSource : public ImportedSource {
   GgufSource(std::string path, std::unique_ptr<GgufFile> file)
       : ImportedSource(std::move(path)), file_(std::move(file)) {}
 
+  std::vector<std::string> files() const override { return file_->files(); }
+
   absl::Status Import(const ImportOptions& options) {
     SLUICE_ASSIGN_OR_RETURN(config_.architecture, file_->GetString("general.architecture"));
     SLUICE_RETURN_IF_ERROR(CheckArchitecture());

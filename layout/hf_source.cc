@@ -87,6 +87,17 @@ class HfSource : public ImportedSource {
     return Check();
   }
 
+  std::vector<std::string> files() const override {
+    std::vector<std::string> out;
+    for (const char* name :
+         {"config.json", kIndexFile, "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
+          "special_tokens_map.json", "generation_config.json", "added_tokens.json"}) {
+      out.push_back(File(name));
+    }
+    for (const auto& file : files_) out.push_back(file->path());
+    return out;
+  }
+
  private:
   // Where a tensor of the table lies.
   struct Stored {

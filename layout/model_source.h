@@ -35,6 +35,8 @@ class ModelSource {
 
   // For messages: the file or folder.
   virtual const std::string& path() const = 0;
+  // Every file that the model comes from, so that none is overwritten; some may not exist.
+  virtual std::vector<std::string> files() const { return {path()}; }
   // Already validated, with every needed tensor present and of the shape that the config asks for.
   virtual const ModelConfig& config() const = 0;
   virtual const TokenizerData& tokenizer() const = 0;

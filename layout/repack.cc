@@ -270,6 +270,12 @@ class Repacker {
   uint64_t done_ = 0, total_ = 0;
 };
 
+// "model" for "models/model" and "models/model/".
+std::string LastComponent(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path.substr(path.find_last_of('/') + 1);
+}
+
 std::string SourceTypes(const ModelSource& source) {
   std::set<std::string> names;
   for (const SourceTensor& t : source.tensors()) names.emplace(SourceTypeName(t.type));
@@ -293,9 +299,10 @@ Directory PlanRepack(const ModelSource& source, const RepackOptions& options) {
 
 absl::StatusOr<RepackReport> Repack(const ModelSource& source, const std::string& out,
                                     const RepackOptions& options) {
-  if (SameFile(source.path(), out)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: input and output are the same file; choose another name for the output", out));
+  for (const std::string& file : source.files()) {
+    if (!SameFile(file, out)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: is a file of the input; choose another name for the output", out));
   }
   SLUICE_ASSIGN_OR_RETURN(auto writer, SluiceWriter::Create(out, options.overwrite, source.config(),
                                                             PlanRepack(source, options)));
@@ -305,7 +312,7 @@ absl::StatusOr<RepackReport> Repack(const ModelSource& source, const std::string
   RepackReport report;
   report.directory = writer->directory();
   Provenance& p = report.provenance;
-  p.source_name = source.path().substr(source.path().find_last_of('/') + 1);
+  p.source_name = LastComponent(source.path());
   p.source_types = SourceTypes(source);
   p.writer = "sluice " SLUICE_VERSION;
   repacker.FillErrors(p);

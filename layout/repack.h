@@ -35,7 +35,7 @@ struct RepackReport {
 // The directory that Repack would write: what `--dry-run` shows.
 Directory PlanRepack(const ModelSource& source, const RepackOptions& options);
 
-// InvalidArgument if `out` is the source itself or a link to it.
+// InvalidArgument if `out` is a file of the source or a link to one.
 absl::StatusOr<RepackReport> Repack(const ModelSource& source, const std::string& out,
                                     const RepackOptions& options);
 
