@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
 // More ids than this that no token has cannot be meant.
-constexpr size_t kMaxHoles = size_t{1} << 16;
+constexpr size_t kMaxHoles = 4096;
 
 constexpr std::string_view kEndTexts[] = {
     "<|eot_id|>", "<|im_end|>",    "<|end|>",         "<end_of_turn>",
