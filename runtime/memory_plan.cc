@@ -185,11 +185,16 @@ class Planner {
         static_cast<uint32_t>(std::min<uint64_t>(most, plan_.n_slots + Left() / SlotBytes()));
   }
 
+  // With scratch and stream buffers as large as they get, so that it holds for larger budgets too.
   uint64_t Everything() {
     MemoryPlan saved = plan_;
+    plan_.chunk = std::max<uint32_t>(request_.chunk, 1);
+    plan_.piece_bytes = std::max(kLargePiece, smallest_piece_);
+    plan_.n_buffers = kManyBuffers;
     plan_.resident.assign(plan_.resident.size(), true);
     plan_.n_slots = config_.n_layers * config_.d_ff;
-    const uint64_t total = Total();
+    // GiveToCache counts a pin for each slot.
+    const uint64_t total = Total() + (plan_.n_slots - config_.d_ff) * sizeof(Pin);
     plan_ = std::move(saved);
     return total;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_format.h"
 
@@ -57,9 +58,9 @@ void Sampler::Penalise() {
 absl::Status Sampler::Sample(std::span<const float> logits, int32_t* token) {
   candidates_.resize(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (std::isnan(logits[i])) {
+    if (!(logits[i] < std::numeric_limits<float>::infinity())) {
       return absl::InternalError(absl::StrFormat(
-          "the logit of token %u is not a number: the weights hold NaN or infinity", i));
+          "the logit of token %u is %f: the weights hold NaN or infinity", i, logits[i]));
     }
     candidates_[i] = {logits[i], static_cast<int32_t>(i)};
   }

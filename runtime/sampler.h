@@ -29,8 +29,8 @@ class Sampler {
  public:
   Sampler(const SamplerOptions& options, uint32_t vocab_size);
 
-  // `logits` as the decoder gives them; a NaN among them gives InternalError, since any choice
-  // would hide a fault. Ties go to the lowest id.
+  // `logits` as the decoder gives them; a NaN or infinity among them gives InternalError, since any
+  // choice would hide a fault. Ties go to the lowest id.
   absl::Status Sample(std::span<const float> logits, int32_t* token);
   // Tells the sampler of tokens that are part of the text: the prompt, and what was sampled.
   void Accept(int32_t token);
