@@ -1,0 +1,220 @@
+// Fork-join, the ring of streamed pieces, and the choice of neurons.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <vector>
+
+#include "io/fault_engine.h"
+#include "predictor/neuron_selector.h"
+#include "runtime/stream_ring.h"
+#include "runtime/thread_pool.h"
+#include "tests/decoder_harness.h"
+
+namespace sluice {
+namespace {
+
+TEST(ThreadPoolTest, CallsEveryIndexOnceWithSharesOfWholeGrains) {
+  for (const int n_threads : {1, 2, 3, 8}) {
+    ThreadPool pool(n_threads, /*spin=*/n_threads == 2 ? 1000 : 0);
+    ASSERT_EQ(pool.n_threads(), n_threads);
+    for (const size_t grain : {1u, 3u, 8u, 128u}) {
+      for (size_t n = 0; n < 300; n += n < 20 ? 1 : 37) {
+        std::vector<std::atomic<int>> calls(n);
+        std::atomic<bool> good = true;
+        pool.Run(n, grain, [&](size_t begin, size_t end, int thread) {
+          if (begin >= end || end > n || thread < 0 || thread >= n_threads) good = false;
+          if (begin % grain != 0 || (end % grain != 0 && end != n)) good = false;
+          for (size_t i = begin; i < end; ++i) ++calls[i];
+        });
+        ASSERT_TRUE(good) << n << " by " << grain << " on " << n_threads;
+        for (const auto& c : calls) ASSERT_EQ(c, 1) << n << " by " << grain;
+      }
+    }
+  }
+}
+
+TEST(ThreadPoolTest, SharesDependOnNothingButSizeAndGrain) {
+  ThreadPool pool(4, 0);
+  std::vector<std::pair<size_t, size_t>> first(4), again(4);
+  const auto run = [&](auto& shares) {
+    pool.Run(1000, 8, [&](size_t begin, size_t end, int thread) {
+      shares[static_cast<size_t>(thread)] = {begin, end};
+    });
+  };
+  run(first);
+  for (int i = 0; i < 50; ++i) {
+    run(again);
+    ASSERT_EQ(again, first);
+  }
+}
+
+TEST(ThreadPoolTest, ATaskMayRunASmallTaskItself) {
+  ThreadPool pool(3, 0);
+  std::atomic<size_t> sum = 0;
+  pool.Run(30, 1, [&](size_t begin, size_t end, int) {
+    pool.Run(end - begin, 100, [&](size_t b, size_t e, int) { sum += e - b; });
+  });
+  EXPECT_EQ(sum, 30u);
+}
+
+TEST(ThreadPoolTest, WorkersThatParkedWakeUpAgain) {
+  ThreadPool pool(2, 0);
+  size_t total = 0;
+  for (int i = 0; i < 2000; ++i) {
+    size_t half[2] = {};
+    pool.Run(2, 1, [&](size_t begin, size_t end, int thread) { half[thread] = end - begin; });
+    total += half[0] + half[1];
+  }
+  EXPECT_EQ(total, 4000u);
+}
+
+// A file whose 512-byte block b is filled with b, read by an I/O thread through faults.
+class RingTest : public testing::Test {
+ protected:
+  static constexpr uint32_t kBlock = 512;
+  static constexpr uint32_t kBlocks = 200;
+  static constexpr uint32_t kBuffers = 4;
+
+  RingTest() {
+    std::ofstream out(dir_.File("blocks"), std::ios::binary);
+    for (uint32_t b = 0; b < kBlocks; ++b) {
+      out << std::string(kBlock, static_cast<char>(b));
+    }
+    out.close();
+    file_ = Must(StorageFile::Open(dir_.File("blocks"), DirectMode::kOff, kBlock));
+    memory_ = Must(AlignedBuffer::Allocate(size_t{kBuffers} * kBlock));
+  }
+
+  void Start(const FaultConfig& faults) {
+    EngineOptions options;
+    options.kind = EngineKind::kPread;
+    std::string note;
+    auto engine = Must(MakeReadEngine(*file_, options, &note));
+    IoThreadOptions thread;
+    thread.capacity = 16;
+    thread_ = Must(IoThread::Start(
+        *file_, std::make_unique<FaultEngine>(std::move(engine), faults, -1), thread));
+    io_ = std::make_unique<WeightIo>(*thread_, *file_, thread.capacity, kBuffers);
+    ring_ =
+        std::make_unique<StreamRing>(*io_, memory_.span().first(size_t{kBuffers} * kBlock), kBlock);
+  }
+
+  static std::vector<StreamPiece> Sequence(uint32_t step) {
+    std::vector<StreamPiece> pieces;
+    for (uint32_t b = 0; b < kBlocks; b += step) {
+      StreamPiece p;
+      p.offset = uint64_t{b} * kBlock;
+      p.length = kBlock;
+      p.first = b;
+      pieces.push_back(p);
+    }
+    return pieces;
+  }
+
+  void ExpectNext(uint32_t block) {
+    ASSERT_FALSE(ring_->done());
+    ASSERT_EQ(ring_->peek().first, block);
+    const auto bytes = Must(ring_->Next());
+    ASSERT_EQ(bytes.size(), kBlock);
+    for (const std::byte b : bytes) ASSERT_EQ(b, static_cast<std::byte>(block));
+  }
+
+  TempDir dir_;
+  std::unique_ptr<StorageFile> file_;
+  AlignedBuffer memory_;
+  std::unique_ptr<IoThread> thread_;
+  std::unique_ptr<WeightIo> io_;
+  std::unique_ptr<StreamRing> ring_;
+};
+
+FaultConfig Disorder() {
+  FaultConfig faults;
+  faults.reorder = true;
+  faults.delay = 0.5;
+  faults.short_read = 0.2;
+  return faults;
+}
+
+TEST_F(RingTest, PiecesComeInOrderWhateverTheOrderOfCompletions) {
+  Start(Disorder());
+  const auto sequence = Sequence(1);
+  ring_->Begin(sequence);
+  for (uint32_t b = 0; b < kBlocks; ++b) {
+    ExpectNext(b);
+    ring_->Release();
+  }
+  EXPECT_TRUE(ring_->done());
+}
+
+TEST_F(RingTest, ACancelledSequenceLeavesNothingToTheNext) {
+  Start(Disorder());
+  const auto sequence = Sequence(1), other = Sequence(7);
+  for (uint32_t taken = 0; taken < 6; ++taken) {
+    ring_->Begin(sequence);
+    EXPECT_TRUE(ring_->IsFresh(sequence));
+    for (uint32_t b = 0; b < taken; ++b) {
+      ExpectNext(b);
+      ring_->Release();
+    }
+    EXPECT_EQ(ring_->IsFresh(sequence), taken == 0);
+    ring_->Cancel();
+    EXPECT_EQ(io_->in_flight(), 0u);
+    ring_->Begin(other);
+    for (uint32_t b = 0; b < kBlocks; b += 7) {
+      ExpectNext(b);
+      ring_->Release();
+    }
+  }
+}
+
+TEST_F(RingTest, AFailedReadIsTheErrorOfNext) {
+  FaultConfig faults;
+  faults.eio_begin = 5 * kBlock;
+  faults.eio_end = 5 * kBlock + 1;
+  Start(faults);
+  const auto sequence = Sequence(1);
+  ring_->Begin(sequence);
+  absl::Status status;
+  for (uint32_t b = 0; b < 6 && status.ok(); ++b) {
+    status = ring_->Next().status();
+    if (status.ok()) ring_->Release();
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  io_->Drain();
+}
+
+class SelectorTest : public testing::Test {
+ protected:
+  std::vector<uint32_t> Select(const NeuronSelector& selector) {
+    std::vector<uint32_t> active(gate_.size());
+    active.resize(selector.Select({0, gate_}, active));
+    return active;
+  }
+  std::vector<uint32_t> SelectFor(Activation activation, float threshold) {
+    ModelConfig config;
+    config.activation = activation;
+    config.activation_threshold = threshold;
+    return Select(ExactSelector(config));
+  }
+
+  const std::vector<float> gate_ = {-1.0f, 0.0f, -0.0f, 1e-45f, 0.5f, 0.49f, NAN, INFINITY};
+};
+
+TEST_F(SelectorTest, ExactTakesWhatItsActivationDoesNotMakeZero) {
+  EXPECT_EQ(SelectFor(Activation::kRelu, 0), (std::vector<uint32_t>{3, 4, 5, 6, 7}));
+  EXPECT_EQ(SelectFor(Activation::kRelu2, 0), (std::vector<uint32_t>{3, 4, 5, 6, 7}));
+  EXPECT_EQ(SelectFor(Activation::kFatRelu, 0.5f), (std::vector<uint32_t>{4, 6, 7}));
+  EXPECT_EQ(SelectFor(Activation::kFatRelu, 0.0f), (std::vector<uint32_t>{3, 4, 5, 6, 7}));
+}
+
+TEST_F(SelectorTest, DenseAndSiluTakeEveryNeuron) {
+  const std::vector<uint32_t> all = {0, 1, 2, 3, 4, 5, 6, 7};
+  EXPECT_EQ(Select(DenseSelector()), all);
+  EXPECT_EQ(SelectFor(Activation::kSilu, 0), all);
+}
+
+}  // namespace
+}  // namespace sluice
