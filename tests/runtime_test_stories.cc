@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <tuple>
 
 #include "runtime/tokenizer/text_stream.h"
 #include "runtime/tokenizer/tokenizer.h"
@@ -57,29 +58,38 @@ TEST_F(StoriesTest, GreedyTextIsThePublishedOneForFloatsAndHalfFloats) {
   }
 }
 
-// Every budget meets both modes, and over them every engine, thread count and kernel table.
-TEST_F(StoriesTest, TokensAreTheSameForEveryBudgetModeEngineThreadCountAndKernel) {
+class StoriesWayTest : public StoriesTest,
+                       public testing::WithParamInterface<std::tuple<WeightType, DecodeMode>> {};
+
+// Every budget, and over the budgets every engine, thread count and kernel table.
+TEST_P(StoriesWayTest, TokensAreTheSameForEveryBudgetEngineThreadCountAndKernel) {
+  const auto [type, mode] = GetParam();
+  const PackedModel model(gguf_, type);
+  const std::vector<int32_t> expected = Greedy(model, PublishedWay());
   const auto kernels = AvailableKernels();
   const auto engines = Engines();
   constexpr int kThreads[] = {1, 2, 4};
-  for (const WeightType type : {WeightType::kF32, WeightType::kF16}) {
-    const PackedModel model(gguf_, type);
-    const std::vector<int32_t> expected = Greedy(model, PublishedWay());
-    size_t i = 0;
-    for (const DecodeMode mode : {DecodeMode::kDense, DecodeMode::kExact}) {
-      Way way = PublishedWay();
-      way.mode = mode;
-      for (const uint64_t budget : Budgets(model.file(), way)) {
-        way.budget = budget;
-        way.engine = engines[i % engines.size()];
-        way.threads = kThreads[i / 2 % 3];
-        way.kernels = kernels[i % kernels.size()];
-        ++i;
-        EXPECT_EQ(Greedy(model, way), expected) << Describe(way);
-      }
-    }
+  Way way = PublishedWay();
+  way.mode = mode;
+  size_t i = mode == DecodeMode::kDense ? 0 : 1;
+  for (const uint64_t budget : Budgets(model.file(), way)) {
+    way.budget = budget;
+    way.engine = engines[i % engines.size()];
+    way.threads = kThreads[i / 2 % 3];
+    way.kernels = kernels[i % kernels.size()];
+    ++i;
+    EXPECT_EQ(Greedy(model, way), expected) << Describe(way);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Ways, StoriesWayTest,
+                         testing::Combine(testing::Values(WeightType::kF32, WeightType::kF16),
+                                          testing::Values(DecodeMode::kDense, DecodeMode::kExact)),
+                         [](const auto& param) {
+                           return std::string(WeightTypeName(std::get<0>(param.param))) +
+                                  (std::get<1>(param.param) == DecodeMode::kDense ? "_dense"
+                                                                                  : "_exact");
+                         });
 
 TEST_F(StoriesTest, ThePromptMayPassInChunksOfAnySize) {
   const PackedModel model(gguf_, WeightType::kF16);
