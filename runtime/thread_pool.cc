@@ -2,8 +2,15 @@
 
 #include <algorithm>
 
+#include "io/futex.h"
+
 namespace sluice {
 namespace {
+
+// More than one share a thread, so that a thread that starts late or runs slowly does not hold up
+// the others for long.
+constexpr size_t kSharesPerThread = 4;
+constexpr size_t kMaxShares = 0xffff;
 
 inline void CpuRelax() {
 #if defined(__x86_64__)
@@ -22,18 +29,37 @@ ThreadPool::ThreadPool(int n_threads, int spin) : spin_(spin) {
 }
 
 ThreadPool::~ThreadPool() {
-  stop_.store(true, std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
-  generation_.notify_all();
+  stop_.store(true);
+  generation_.fetch_add(1);
+  for (size_t i = 0; i < workers_.size(); ++i) FutexWake(generation_);
   for (std::thread& w : workers_) w.join();
 }
 
-void ThreadPool::RunShare(int thread) const {
-  const size_t n_threads = workers_.size() + 1;
-  const size_t units = (n_ + grain_ - 1) / grain_;
-  const size_t begin = units * static_cast<size_t>(thread) / n_threads * grain_;
-  const size_t end = std::min(units * (static_cast<size_t>(thread) + 1) / n_threads * grain_, n_);
-  if (begin < end) (*task_)(begin, end, thread);
+bool ThreadPool::Claim(uint32_t* share) {
+  uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  for (;;) {
+    const auto n_shares = static_cast<uint32_t>(ticket >> 16 & 0xffff);
+    *share = static_cast<uint32_t>(ticket & 0xffff);
+    if (*share >= n_shares) return false;
+    // A ticket of an older task is no longer there, so this claims nothing of a later one.
+    if (ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel,
+                                      std::memory_order_acquire)) {
+      return true;
+    }
+  }
+}
+
+void ThreadPool::RunClaimed(uint32_t share, int thread) {
+  const size_t size = share_size_.load(std::memory_order_relaxed);
+  const size_t begin = share * size;
+  const size_t end = std::min(begin + size, n_.load(std::memory_order_relaxed));
+  (*task_.load(std::memory_order_relaxed))(begin, end, thread);
+  if (n_unfinished_.fetch_sub(1) == 1 && caller_parked_.load()) FutexWake(n_unfinished_);
+}
+
+void ThreadPool::RunShares(int thread) {
+  uint32_t share;
+  while (Claim(&share)) RunClaimed(share, thread);
 }
 
 void ThreadPool::Run(size_t n, size_t grain, Task fn) {
@@ -42,20 +68,28 @@ void ThreadPool::Run(size_t n, size_t grain, Task fn) {
     fn(0, n, 0);
     return;
   }
-  task_ = &fn;
-  n_ = n;
-  grain_ = grain;
-  running_.store(static_cast<uint32_t>(workers_.size()), std::memory_order_relaxed);
-  generation_.fetch_add(1, std::memory_order_release);
-  generation_.notify_all();
-  RunShare(0);
-  uint32_t left;
-  for (int i = 0; (left = running_.load(std::memory_order_acquire)) != 0; ++i) {
+  const size_t units = (n + grain - 1) / grain;
+  const size_t wanted = std::min(kSharesPerThread * (workers_.size() + 1), kMaxShares);
+  const size_t share_size = (units + wanted - 1) / wanted * grain;
+  const size_t n_shares = (n + share_size - 1) / share_size;
+  task_.store(&fn, std::memory_order_relaxed);
+  n_.store(n, std::memory_order_relaxed);
+  share_size_.store(share_size, std::memory_order_relaxed);
+  n_unfinished_.store(static_cast<uint32_t>(n_shares), std::memory_order_relaxed);
+  const uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
+  ticket_.store(uint64_t{generation} << 32 | n_shares << 16, std::memory_order_release);
+  generation_.store(generation);
+  for (uint32_t parked = n_parked_.load(); parked > 0; --parked) FutexWake(generation_);
+  RunShares(0);
+  for (int i = 0; n_unfinished_.load(std::memory_order_acquire) != 0; ++i) {
     if (i < spin_) {
       CpuRelax();
-    } else {
-      running_.wait(left, std::memory_order_acquire);
+      continue;
     }
+    caller_parked_.store(true);
+    const uint32_t left = n_unfinished_.load();
+    if (left != 0) FutexWait(n_unfinished_, left);
+    caller_parked_.store(false);
   }
 }
 
@@ -65,14 +99,15 @@ void ThreadPool::WorkerLoop(int thread) {
     for (int i = 0; generation_.load(std::memory_order_acquire) == seen; ++i) {
       if (i < spin_) {
         CpuRelax();
-      } else {
-        generation_.wait(seen, std::memory_order_acquire);
+        continue;
       }
+      n_parked_.fetch_add(1);
+      FutexWait(generation_, seen);
+      n_parked_.fetch_sub(1);
     }
-    ++seen;  // the caller waits for every worker, so generations are never skipped
+    seen = generation_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_relaxed)) return;
-    RunShare(thread);
-    if (running_.fetch_sub(1, std::memory_order_release) == 1) running_.notify_all();
+    RunShares(thread);
   }
 }
 

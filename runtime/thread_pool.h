@@ -1,8 +1,11 @@
-// Fixed compute workers. Run() is a fork-join over [0, n): each thread gets one contiguous share,
-// always the same for the same n, and the caller takes part as thread 0.
+// Fixed compute workers. Run() is a fork-join over [0, n): the range is cut into shares that depend
+// only on n, the grain and the number of threads; threads claim shares one after another, and the
+// caller takes part as thread 0. A worker that the system does not let run claims nothing, so it
+// delays nothing but the share that it may be in.
 //
 // Workers spin for a short while, then park, so that a decode step pays no wake-up and an idle
-// process no CPU. Run allocates nothing. One caller at a time.
+// process no CPU. Run allocates nothing and takes no lock. One caller at a time; a task may call
+// Run itself only with n <= grain.
 #ifndef SLUICE_RUNTIME_THREAD_POOL_H_
 #define SLUICE_RUNTIME_THREAD_POOL_H_
 
@@ -18,8 +21,8 @@ namespace sluice {
 
 class ThreadPool {
  public:
-  // `n_threads` counts the caller; at least 1. `spin` is how many times a worker looks for work
-  // before it parks (0 where there are more threads than cores).
+  // `n_threads` counts the caller; at least 1. `spin` is how many times a thread looks for work, or
+  // for the end of the others' work, before it parks (0 where there are more threads than cores).
   ThreadPool(int n_threads, int spin);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -27,23 +30,31 @@ class ThreadPool {
 
   int n_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls fn(begin, end, thread) on every thread whose share of [0, n) is not empty. Shares are
-  // multiples of `grain`, except for the last; with n <= grain the caller does it all.
+  // Calls fn(begin, end, thread) for shares that cover [0, n). Shares are multiples of `grain`,
+  // except for the last; with n <= grain the caller does it all in one call.
   using Task = absl::FunctionRef<void(size_t begin, size_t end, int thread)>;
   void Run(size_t n, size_t grain, Task fn);
 
  private:
   void WorkerLoop(int thread);
-  void RunShare(int thread) const;
+  // Claims a share of the task that is current; false if none is left.
+  bool Claim(uint32_t* share);
+  void RunClaimed(uint32_t share, int thread);
+  void RunShares(int thread);
 
   std::vector<std::thread> workers_;
   const int spin_;
-  // The current task; written by the caller before generation_ is raised.
-  const Task* task_ = nullptr;
-  size_t n_ = 0;
-  size_t grain_ = 1;
-  std::atomic<uint32_t> generation_{0};
-  std::atomic<uint32_t> running_{0};
+  // Generation (32 bits), number of shares (16), next share to claim (16) of the current task. The
+  // fields below belong to that generation: they are written before it is published, and do not
+  // change while a claimed share is not finished.
+  std::atomic<uint64_t> ticket_{0};
+  std::atomic<const Task*> task_{nullptr};
+  std::atomic<size_t> n_{0};
+  std::atomic<size_t> share_size_{0};
+  std::atomic<uint32_t> n_unfinished_{0};
+  std::atomic<uint32_t> generation_{0};  // what parked workers sleep on
+  std::atomic<uint32_t> n_parked_{0};
+  std::atomic<bool> caller_parked_{false};
   std::atomic<bool> stop_{false};
 };
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "io/fault_engine.h"
@@ -37,18 +38,32 @@ TEST(ThreadPoolTest, CallsEveryIndexOnceWithSharesOfWholeGrains) {
 }
 
 TEST(ThreadPoolTest, SharesDependOnNothingButSizeAndGrain) {
+  constexpr size_t kN = 1000;
   ThreadPool pool(4, 0);
-  std::vector<std::pair<size_t, size_t>> first(4), again(4);
+  std::vector<size_t> first(kN), again(kN);  // end of the share that begins at an index
   const auto run = [&](auto& shares) {
-    pool.Run(1000, 8, [&](size_t begin, size_t end, int thread) {
-      shares[static_cast<size_t>(thread)] = {begin, end};
-    });
+    pool.Run(kN, 8, [&](size_t begin, size_t end, int) { shares[begin] = end; });
   };
   run(first);
   for (int i = 0; i < 50; ++i) {
+    again.assign(kN, 0);
     run(again);
     ASSERT_EQ(again, first);
   }
+}
+
+TEST(ThreadPoolTest, AWorkerThatIsHeldUpDelaysOnlyTheShareThatItIsIn) {
+  ThreadPool pool(2, 0);
+  std::atomic<bool> release = false;
+  std::atomic<size_t> done = 0;
+  pool.Run(8, 1, [&](size_t begin, size_t end, int thread) {
+    if (thread == 1) {
+      while (!release) std::this_thread::yield();  // holds this one share
+    }
+    done += end - begin;
+    if (done >= 7) release = true;  // the caller did all others meanwhile
+  });
+  EXPECT_EQ(done, 8u);
 }
 
 TEST(ThreadPoolTest, ATaskMayRunASmallTaskItself) {
@@ -65,7 +80,7 @@ TEST(ThreadPoolTest, WorkersThatParkedWakeUpAgain) {
   size_t total = 0;
   for (int i = 0; i < 2000; ++i) {
     size_t half[2] = {};
-    pool.Run(2, 1, [&](size_t begin, size_t end, int thread) { half[thread] = end - begin; });
+    pool.Run(2, 1, [&](size_t begin, size_t end, int thread) { half[thread] += end - begin; });
     total += half[0] + half[1];
   }
   EXPECT_EQ(total, 4000u);
