@@ -25,6 +25,9 @@ absl::StatusOr<AlignedBuffer> AlignedBuffer::Allocate(size_t size) {
   if (memory == MAP_FAILED) {
     return ErrnoStatus(errno, absl::StrCat("cannot allocate ", rounded, " bytes"));
   }
+  // Scattered rows touch many pages; large ones save most of the address translation. Advice only.
+  constexpr size_t kLargePages = 4 << 20;
+  if (rounded >= kLargePages) madvise(memory, rounded, MADV_HUGEPAGE);
   buffer.data_ = static_cast<std::byte*>(memory);
   buffer.size_ = rounded;
   return buffer;

@@ -1,5 +1,5 @@
 // Page-aligned memory for direct I/O and for everything sized from the memory budget: taken with
-// mmap, zeroed, given back whole, never grown.
+// mmap, zeroed, in large pages where the system has them, given back whole, never grown.
 #ifndef SLUICE_IO_ALIGNED_BUFFER_H_
 #define SLUICE_IO_ALIGNED_BUFFER_H_
 
