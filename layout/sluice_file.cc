@@ -71,10 +71,12 @@ absl::Status SluiceFile::ReadHeader(std::span<const std::byte> header) {
   if (header.size() < kHeaderBytes) {
     return absl::DataLossError("header is cut short; copy the file again");
   }
-  const auto major = LoadLe<uint16_t>(&header[8]);
-  if (major > kSluiceMajor) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "has format version %u; this program reads up to %u: update sluice", major, kSluiceMajor));
+  major_version_ = LoadLe<uint16_t>(&header[8]);
+  minor_version_ = LoadLe<uint16_t>(&header[10]);
+  if (major_version_ > kSluiceMajor) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("has format version %u; this program reads up to %u: update sluice",
+                        major_version_, kSluiceMajor));
   }
   if (LoadLe<uint64_t>(&header[kHeaderBytes - 8]) != Checksum64(header.first(kHeaderBytes - 8))) {
     return absl::DataLossError("header checksum does not match; copy or repack the file again");

@@ -35,6 +35,8 @@ class SluiceFile {
 
   const std::string& path() const { return path_; }
   uint64_t file_size() const { return file_size_; }
+  uint16_t major_version() const { return major_version_; }
+  uint16_t minor_version() const { return minor_version_; }
   uint64_t model_id() const { return model_id_; }
   const ModelConfig& config() const { return config_; }
   const Directory& directory() const { return directory_; }
@@ -83,6 +85,8 @@ class SluiceFile {
 
   std::string path_;
   uint64_t file_size_ = 0;
+  uint16_t major_version_ = 0;
+  uint16_t minor_version_ = 0;
   uint64_t model_id_ = 0;
   uint64_t features_ = 0;
   std::array<Section, 8> sections_ = {};

@@ -1,18 +1,17 @@
-#include <sys/resource.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
@@ -33,7 +32,8 @@ std::atomic<int> g_stop_signal{0};
 
 struct GenerateFlags {
   std::string model, prompt, prompt_file, mode = "auto", engine = "auto", direct = "auto";
-  std::string budget, kernels;
+  std::string kernels;
+  std::optional<std::string> budget;
   int64_t n_predict = -1, seed = -1;
   int64_t context = kDefaultContext;
   int64_t threads = -1;
@@ -46,6 +46,7 @@ struct GenerateFlags {
   static constexpr int64_t kDefaultContext = -1;
 };
 
+constexpr size_t kMaxPromptBytes = 64 << 20;
 constexpr uint32_t kMaxDefaultContext = 4096;  // a trained length of 128k would take all memory
 
 // Replaces \n, \t, \r, \", \', \\ by what they stand for, as llama.cpp does with -p.
@@ -65,15 +66,30 @@ std::string Unescape(const std::string& text) {
   return out;
 }
 
+// Reads a file, pipe or terminal to its end.
+absl::StatusOr<std::string> ReadToEnd(int fd, const std::string& name) {
+  std::string text;
+  std::vector<char> piece(64 * 1024);
+  while (true) {
+    const ssize_t n = read(fd, piece.data(), piece.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, name + ": the prompt cannot be read");
+    if (n == 0) return text;
+    text.append(piece.data(), static_cast<size_t>(n));
+    if (text.size() > kMaxPromptBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: a prompt of more than %u bytes is not read", name, kMaxPromptBytes));
+    }
+  }
+}
+
 absl::StatusOr<std::string> ReadPrompt(const GenerateFlags& flags) {
   if (flags.prompt_file.empty()) return flags.no_escape ? flags.prompt : Unescape(flags.prompt);
-  if (flags.prompt_file == "-") {
-    return std::string(std::istreambuf_iterator<char>(std::cin), {});
-  }
-  std::ifstream in(flags.prompt_file, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(in), {});
-  if (!in.good() && !in.eof()) return ErrnoStatus(errno, flags.prompt_file);
-  if (!in.is_open()) return ErrnoStatus(ENOENT, flags.prompt_file);
+  if (flags.prompt_file == "-") return ReadToEnd(STDIN_FILENO, "stdin");
+  const int fd = open(flags.prompt_file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return ErrnoStatus(errno, flags.prompt_file + ": the prompt cannot be read");
+  auto text = ReadToEnd(fd, flags.prompt_file);
+  close(fd);
   return text;
 }
 
@@ -141,12 +157,13 @@ absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
   if (flags.threads == 0) {
     return absl::InvalidArgumentError("-t is 0; give at least 1 thread, or -1 for one a core");
   }
+  SLUICE_RETURN_IF_ERROR(InRange("--io-core", flags.io_core, -1, 4095));
   if (flags.io_core != -1) o.decoder.io_core = static_cast<int>(flags.io_core);
   o.plan.n_threads =
       static_cast<int>(flags.threads > 0 ? flags.threads : std::max<int64_t>(cores, 1));
   o.plan.chunk = static_cast<uint32_t>(flags.chunk);
-  if (!flags.budget.empty()) {
-    auto budget = ParseBytes(flags.budget);
+  if (flags.budget) {
+    auto budget = ParseBytes(*flags.budget);
     if (!budget.ok()) return Annotate(budget.status(), "--mem-budget");
     o.plan.budget = *budget;
   }
@@ -169,7 +186,7 @@ absl::StatusOr<MemoryPlan> MakePlan(const SluiceFile& file, const GenerateFlags&
                                          : std::min(trained, kMaxDefaultContext);
   auto plan = PlanMemory(file, request);
   const uint64_t available = AvailableMemory() / 4 * 3;
-  if (plan.ok() && flags.budget.empty() && available > 0 && plan->total > available) {
+  if (plan.ok() && !flags.budget && available > 0 && plan->total > available) {
     absl::FPrintF(
         stderr,
         "sluice: no --mem-budget given and the model needs %s; using %s, three quarters of "
@@ -181,15 +198,40 @@ absl::StatusOr<MemoryPlan> MakePlan(const SluiceFile& file, const GenerateFlags&
   return plan;
 }
 
-// Writes all of `text`; false once stdout is closed or full.
-bool WriteOut(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = write(STDOUT_FILENO, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    text.remove_prefix(static_cast<size_t>(n));
+// Standard output without a buffer, so that text appears as it is made. The first error is kept;
+// nothing is written after it.
+class Output {
+ public:
+  // False once stdout is closed or full.
+  bool Write(std::string_view text) {
+    while (error_ == 0 && !text.empty()) {
+      const ssize_t n = write(STDOUT_FILENO, text.data(), text.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) {
+        error_ = n < 0 ? errno : EIO;
+      } else {
+        text.remove_prefix(static_cast<size_t>(n));
+      }
+    }
+    return error_ == 0;
   }
-  return true;
+  absl::Status status() const {
+    return error_ == 0 ? absl::OkStatus() : ErrnoStatus(error_, "stdout");
+  }
+
+ private:
+  int error_ = 0;
+};
+
+// The first signal ends the text after the next token, a second one the program.
+void StopOnSignals() {
+  const auto remember = +[](int s) {
+    g_stop_signal.store(s, std::memory_order_relaxed);
+    std::signal(s, SIG_DFL);
+  };
+  for (const int s : {SIGINT, SIGTERM}) {
+    if (std::signal(s, remember) == SIG_IGN) std::signal(s, SIG_IGN);  // as a shell's & asks for
+  }
 }
 
 int RunGenerate(const GenerateFlags& flags) {
@@ -226,45 +268,40 @@ int RunGenerate(const GenerateFlags& flags) {
   }
   auto decoder = Decoder::Create(**file, *plan, options->decoder);
   if (!decoder.ok()) return ReportError(decoder.status());
+  StopOnSignals();
   for (const std::string& note : (*decoder)->Notes()) absl::FPrintF(stderr, "%s\n", note);
   absl::FPrintF(stderr, "memory: %s planned; seed: %u\n\n", FormatBytes(plan->total),
                 request.sampler.seed);
 
-  const bool echo = !flags.no_display_prompt && !prompt->empty();
-  std::string all, piece;
-  if (echo) all = *prompt;
-  bool open = flags.json || WriteOut(all);
+  std::string all, piece;  // the text so far; what the last token added
+  if (!flags.no_display_prompt) all = *prompt;
+  Output out;
+  if (!flags.json && !out.Write(all)) return ReportError(out.status());
   TextStream stream(**tokenizer, /*begins_text=*/prompt->empty());
   const auto emit = [&] {
-    if (open && !flags.json) open = WriteOut(piece);
+    const bool open = flags.json || out.Write(piece);
     all += piece;
     piece.clear();
+    return open;
   };
-  const auto result = !open ? absl::StatusOr<GenerationResult>(ErrnoStatus(errno, "stdout"))
-                            : Generate(**decoder, **tokenizer, request, [&](int32_t token) {
-                                stream.Append(token, piece);
-                                emit();
-                                return open;
-                              });
-  const int write_error = errno;
+  const auto result = Generate(**decoder, **tokenizer, request, [&](int32_t token) {
+    stream.Append(token, piece);
+    return emit();
+  });
   if (!result.ok()) {
-    if (!flags.json && !all.empty()) WriteOut("\n");
+    if (!flags.json && !all.empty()) out.Write("\n");
     return ReportError(result.status());
   }
-  if (open) {
-    stream.Flush(piece);
-    emit();
-  }
-  if (!flags.json && open && isatty(STDOUT_FILENO) == 1) WriteOut("\n");
+  stream.Flush(piece);
+  emit();
+  if (!flags.json && isatty(STDOUT_FILENO) == 1) out.Write("\n");
   const std::string changed = (*decoder)->ModeChangeNote();
   if (!changed.empty()) absl::FPrintF(stderr, "\nsluice: %s", changed);
   PrintSummary(*result, (*decoder)->stats());
   if (flags.json) {
-    const std::string document =
-        SummaryJson(*result, *plan, request, (*decoder)->Notes(), flags.model, all);
-    open = WriteOut(document);
+    out.Write(SummaryJson(*result, *plan, request, (*decoder)->Notes(), flags.model, all));
   }
-  if (!open) return ReportError(ErrnoStatus(write_error, "stdout"));
+  if (!out.status().ok()) return ReportError(out.status());
   const int signal_number = g_stop_signal.load();
   return signal_number != 0 ? 128 + signal_number : kExitOk;
 }
@@ -314,14 +351,7 @@ void RegisterGenerate(CLI::App& app, std::function<int()>* action) {
   cmd->add_flag("--special", flags->special, "Special tokens in the prompt count as such");
   cmd->add_flag("--json", flags->json, "One JSON document on stdout instead of text");
   cmd->add_flag("--dry-run", flags->dry_run, "Print the memory plan and stop");
-  cmd->callback([flags, action] {
-    *action = [flags] {
-      const auto remember = +[](int s) { g_stop_signal.store(s, std::memory_order_relaxed); };
-      std::signal(SIGINT, remember);
-      std::signal(SIGTERM, remember);
-      return RunGenerate(*flags);
-    };
-  });
+  cmd->callback([flags, action] { *action = [flags] { return RunGenerate(*flags); }; });
 }
 
 }  // namespace sluice

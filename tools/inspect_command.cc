@@ -63,7 +63,7 @@ Json ToJson(const SluiceFile& file, const TokenizerData& tokenizer) {
   return {
       {"path", file.path()},
       {"file_bytes", file.file_size()},
-      {"format", absl::StrFormat("%u.%u", kSluiceMajor, kSluiceMinor)},
+      {"format", absl::StrFormat("%u.%u", file.major_version(), file.minor_version())},
       {"model_id", absl::StrFormat("%016x", file.model_id())},
       {"config",
        {{"architecture", c.architecture},
@@ -116,7 +116,7 @@ void Print(const SluiceFile& file, const TokenizerData& tokenizer) {
   const BundleLayout& b = file.bundles();
   const Provenance& p = file.provenance();
   absl::PrintF("%s: %s, format %u.%u, model %016x\n", file.path(), FormatBytes(file.file_size()),
-               kSluiceMajor, kSluiceMinor, file.model_id());
+               file.major_version(), file.minor_version(), file.model_id());
   absl::PrintF(
       "model       %s%s%s: %u layers, width %u, FFN %u, heads %u/%u of %u, vocabulary %u\n",
       c.architecture, c.name.empty() ? "" : " ", c.name, c.n_layers, c.d_model, c.d_ff, c.n_heads,

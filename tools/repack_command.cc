@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "CLI/CLI.hpp"
@@ -15,7 +16,7 @@ namespace {
 
 struct RepackFlags {
   std::string in, out, type, resident_type, activation;
-  float activation_threshold = -1;
+  std::optional<float> activation_threshold;
   uint32_t block = 0;
   bool force = false, dry_run = false, no_progress = false;
 };
@@ -30,7 +31,7 @@ absl::Status ReadFlags(const RepackFlags& flags, ImportOptions* import, RepackOp
   if (!flags.activation.empty()) {
     SLUICE_ASSIGN_OR_RETURN(import->activation, ParseActivation(flags.activation));
   }
-  if (flags.activation_threshold >= 0) import->activation_threshold = flags.activation_threshold;
+  import->activation_threshold = flags.activation_threshold;
   if (flags.block != 0 &&
       (flags.block < 512 || flags.block > 65536 || (flags.block & (flags.block - 1)) != 0)) {
     return absl::InvalidArgumentError(
