@@ -1,0 +1,73 @@
+#include "tests/cli_run.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "tests/import_test_files.h"
+#include "tests/test_paths.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kLimitSeconds = 60;
+
+double SecondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// In the child, between fork and exec: only calls that are safe there.
+void Redirect(int fd, const char* path, int flags) {
+  close(fd);
+  if (path == nullptr) return;
+  const int opened = open(path, flags, 0600);
+  if (opened < 0) _exit(127);
+  if (opened != fd) {
+    dup2(opened, fd);
+    close(opened);
+  }
+}
+
+}  // namespace
+
+RunResult RunSluice(const std::vector<std::string>& arguments, RunSetup setup) {
+  TempDir dir;
+  if (setup.stdout_path.empty()) setup.stdout_path = dir.File("out");
+  if (setup.stderr_path.empty()) setup.stderr_path = dir.File("err");
+  std::vector<char*> argv = {const_cast<char*>(SLUICE_BINARY)};
+  for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
+  argv.push_back(nullptr);
+  constexpr int kWrite = O_WRONLY | O_CREAT;
+
+  const auto begin = Clock::now();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    Redirect(STDIN_FILENO, setup.stdin_path.empty() ? nullptr : setup.stdin_path.c_str(), O_RDONLY);
+    Redirect(STDOUT_FILENO, setup.close_stdout ? nullptr : setup.stdout_path.c_str(), kWrite);
+    Redirect(STDERR_FILENO, setup.close_stderr ? nullptr : setup.stderr_path.c_str(), kWrite);
+    execv(SLUICE_BINARY, argv.data());
+    _exit(127);
+  }
+  if (setup.meanwhile) setup.meanwhile(pid);
+  int status = 0;
+  while (waitpid(pid, &status, WNOHANG) == 0) {
+    if (SecondsSince(begin) > kLimitSeconds) kill(pid, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  RunResult result;
+  result.seconds = SecondsSince(begin);
+  if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
+  if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
+  const auto is_capture = [&dir](const std::string& path) { return path.starts_with(dir.path()); };
+  if (is_capture(setup.stdout_path)) result.out = ReadFile(setup.stdout_path);
+  if (is_capture(setup.stderr_path)) result.err = ReadFile(setup.stderr_path);
+  return result;
+}
+
+}  // namespace sluice

@@ -1,0 +1,32 @@
+// Runs the built `sluice` program as a shell would and keeps what came of it.
+#ifndef SLUICE_TESTS_CLI_RUN_H_
+#define SLUICE_TESTS_CLI_RUN_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+struct RunSetup {
+  std::string stdin_path = "/dev/null";  // "": closed
+  // "": captured.
+  std::string stdout_path, stderr_path;
+  bool close_stdout = false, close_stderr = false;
+  // Called in the parent when the program runs.
+  std::function<void(int pid)> meanwhile;
+};
+
+struct RunResult {
+  int exit_code = -1;  // -1: ended by a signal, or had to be
+  int signal = 0;
+  double seconds = 0;
+  std::string out, err;
+};
+
+// A run of more than a minute is ended with SIGKILL.
+RunResult RunSluice(const std::vector<std::string>& arguments, RunSetup setup = {});
+
+}  // namespace sluice
+
+#endif  // SLUICE_TESTS_CLI_RUN_H_

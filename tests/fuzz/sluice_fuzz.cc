@@ -1,0 +1,162 @@
+// A `.sluice` file with edits that the input spells out, all checksums made right again, so that
+// the edits reach the parsers behind them: open it, load the tokenizer, use every accessor, and see
+// that every region that the directory promises lies inside the file.
+#include <fuzzer/FuzzedDataProvider.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "layout/sluice_file.h"
+#include "tests/fuzz/memory_file.h"
+#include "tests/sluice_image.h"
+#include "tests/test_paths.h"
+#include "tests/tiny_sluice.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kMaxEdits = 16;
+constexpr size_t kHeaderFields = 80;  // zeros from here to the checksum
+
+const SluiceImage& GoodImage() {
+  static const SluiceImage image = [] {
+    const TempDir dir;
+    const std::string path = dir.File("good.sluice");
+    if (!WriteTinySluice(MakeTinySluice(WeightType::kQ4), path).ok()) std::abort();
+    return SluiceImage::Load(path);
+  }();
+  return image;
+}
+
+std::byte ConsumeByte(FuzzedDataProvider& input) {
+  return static_cast<std::byte>(input.ConsumeIntegral<uint8_t>());
+}
+
+// Overwrites, cuts, lengthens or replaces the contents of a section.
+void EditSection(FuzzedDataProvider& input, SluiceImage& image) {
+  const auto kind = static_cast<SectionKind>(input.ConsumeIntegralInRange(1, 7));
+  std::vector<std::byte> raw = image.ReadSection(kind);
+  const auto at = input.ConsumeIntegralInRange<size_t>(0, raw.size());
+  switch (input.ConsumeIntegralInRange(0, 3)) {
+    case 0:
+      for (size_t i = at, n = input.ConsumeIntegralInRange<size_t>(1, 8); n > 0; --n, ++i) {
+        if (i < raw.size()) raw[i] = ConsumeByte(input);
+      }
+      break;
+    case 1:
+      raw.resize(at);
+      break;
+    case 2:
+      raw.insert(raw.begin() + static_cast<ptrdiff_t>(at),
+                 input.ConsumeIntegralInRange<size_t>(1, 64), ConsumeByte(input));
+      break;
+    default:
+      raw = input.ConsumeBytes<std::byte>(input.ConsumeIntegralInRange<size_t>(0, 4096));
+  }
+  image.ReplaceSection(kind, raw);
+}
+
+void EditTable(FuzzedDataProvider& input, SluiceImage& image) {
+  SluiceImage::Entry& e =
+      image.entries[input.ConsumeIntegralInRange<size_t>(0, image.entries.size() - 1)];
+  switch (input.ConsumeIntegralInRange(0, 4)) {
+    case 0:
+      e.kind = input.ConsumeIntegralInRange<uint32_t>(0, 9);
+      break;
+    case 1:
+      e.offset = input.ConsumeIntegral<uint64_t>();
+      break;
+    case 2:
+      e.stored_bytes = input.ConsumeIntegral<uint64_t>();
+      break;
+    case 3:
+      e.raw_bytes = input.ConsumeIntegral<uint64_t>();
+      break;
+    default:
+      image.entries.push_back(e);
+  }
+}
+
+// Bytes that are not what zstd wrote.
+void EditStored(FuzzedDataProvider& input, SluiceImage& image) {
+  const auto kind = static_cast<SectionKind>(input.ConsumeIntegralInRange(1, 7));
+  const auto stored = input.ConsumeBytes<std::byte>(input.ConsumeIntegralInRange<size_t>(0, 256));
+  image.ReplaceStored(kind, stored, input.ConsumeIntegralInRange<uint64_t>(0, 1 << 20));
+}
+
+SluiceImage EditedImage(FuzzedDataProvider& input) {
+  SluiceImage image = GoodImage();
+  // Sections first: an edited table may not lead to them any more.
+  for (int n = input.ConsumeIntegralInRange(0, kMaxEdits); n > 0; --n) EditSection(input, image);
+  for (int n = input.ConsumeIntegralInRange(0, 2); n > 0; --n) EditStored(input, image);
+  for (int n = input.ConsumeIntegralInRange(0, 4); n > 0; --n) EditTable(input, image);
+  image.Seal();
+  for (int n = input.ConsumeIntegralInRange(0, 4); n > 0; --n) {
+    image.bytes[input.ConsumeIntegralInRange<size_t>(8, kHeaderFields)] = ConsumeByte(input);
+  }
+  image.SealHeader();
+  return image;
+}
+
+// The bytes of a region that the reader has accepted.
+std::span<const std::byte> Region(const SluiceImage& image, uint64_t offset, uint64_t size) {
+  if (offset > image.bytes.size() || size > image.bytes.size() - offset) std::abort();
+  return std::span(image.bytes).subspan(offset, size);
+}
+
+void UseRegions(const SluiceFile& file, const SluiceImage& image) {
+  for (uint32_t i = 0; i < file.directory().matrices.size(); ++i) {
+    const MatrixEntry& m = file.matrix(i);
+    const uint32_t t = m.n_tiles() - 1;
+    const uint64_t offset = m.offset + uint64_t{t} * m.tile_stride;
+    Region(image, m.offset, m.n_bytes());
+    file.TileIsIntact(i, t, Region(image, offset, m.rows_in_tile(t) * m.row_bytes()));
+    if (file.MatrixIndex(m.role, m.layer) != i) std::abort();
+  }
+  const BundleLayout& b = file.bundles();
+  for (uint32_t l = 0; l < file.config().n_layers; ++l) {
+    for (const uint32_t p : {0u, b.d_ff / 2, b.d_ff - 1}) {
+      if (file.NeuronAt(l, p) >= b.d_ff) std::abort();
+      file.BundleIsIntact(l, p, Region(image, b.BundleOffset(l, p), b.payload_bytes()));
+    }
+  }
+}
+
+// Sums what the accessors give, so that every element is read.
+float UseVectors(const SluiceFile& file) {
+  float sum = 0;
+  const auto add = [&sum](std::span<const float> v) {
+    for (const float x : v) sum += x;
+  };
+  for (uint32_t l = 0; l < file.config().n_layers; ++l) {
+    add(file.attention_norm(l));
+    add(file.ffn_norm(l));
+    add(file.q_bias(l));
+    add(file.k_bias(l));
+    add(file.v_bias(l));
+  }
+  add(file.output_norm());
+  add(file.rope_divisors());
+  return sum;
+}
+
+}  // namespace
+}  // namespace sluice
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  FuzzedDataProvider input(data, size);
+  const sluice::SluiceImage image = sluice::EditedImage(input);
+  const sluice::MemoryFile memory(reinterpret_cast<const uint8_t*>(image.bytes.data()),
+                                  image.bytes.size());
+  const auto file = sluice::SluiceFile::Open(memory.path());
+  if (!file.ok()) return 0;
+  sluice::UseRegions(**file, image);
+  volatile float sum = sluice::UseVectors(**file);
+  static_cast<void>(sum);
+  (*file)->LoadTokenizer().status().IgnoreError();
+  return 0;
+}
