@@ -54,9 +54,11 @@ void CheckStream(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
   TextStream stream(tokenizer, /*begins_text=*/true);
   std::string out;
   for (const int32_t id : ids) {
+    out.clear();
     stream.Append(id, out);
     Require(IsUtf8(out), "streamed text is UTF-8 at every token");
   }
+  out.clear();
   stream.Flush(out);
   Require(IsUtf8(out), "streamed text is UTF-8 at its end");
 }
