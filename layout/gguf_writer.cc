@@ -147,7 +147,13 @@ absl::Status GgufWriter::Start(const std::string& path, bool overwrite) {
   return Buffer(EncodeHeader());
 }
 
+absl::Status GgufWriter::NotOpen() const {
+  return absl::FailedPreconditionError(
+      "GGUF writer: data and Finish come after Start, Finish once");
+}
+
 absl::Status GgufWriter::Write(std::span<const std::byte> bytes) {
+  if (file_ == nullptr) return NotOpen();
   while (!bytes.empty()) {
     if (current_ == tensors_.size()) {
       return absl::InvalidArgumentError(absl::StrFormat(
@@ -172,6 +178,7 @@ absl::Status GgufWriter::PadAndAdvance() {
 }
 
 absl::Status GgufWriter::WriteFloats(std::span<const float> values) {
+  if (file_ == nullptr) return NotOpen();
   const SourceType type = current_ < tensors_.size() ? tensors_[current_].type : SourceType::kF32;
   if (!CanEncodeSource(type) || values.size() % BlockElements(type) != 0) {
     return absl::InvalidArgumentError(absl::StrFormat("%s: %d floats cannot be written as %s",
@@ -210,6 +217,7 @@ absl::Status GgufWriter::FlushBuffer() {
 }
 
 absl::Status GgufWriter::Finish() {
+  if (file_ == nullptr) return NotOpen();
   if (current_ != tensors_.size()) {
     const Tensor& t = tensors_[current_];
     return absl::FailedPreconditionError(absl::StrFormat("%s: tensor \"%s\" has %d of %d bytes",

@@ -71,6 +71,7 @@ class GgufWriter {
   // Key and type id of an entry; the caller appends the value.
   void BeginEntry(std::string_view key, uint32_t type);
   void BeginArray(std::string_view key, uint32_t element_type, uint64_t count);
+  absl::Status NotOpen() const;
   std::vector<std::byte> EncodeHeader() const;
   absl::Status Buffer(std::span<const std::byte> bytes);
   absl::Status PadAndAdvance();

@@ -160,6 +160,24 @@ TEST(GgufTest, RealModelAndVocabulariesOpen) {
   }
 }
 
+TEST(GgufTest, AVocabularyLargerThanAnyInUseOpens) {
+  const TempDir dir;
+  std::vector<std::string> tokens, merges;
+  for (int i = 0; i < 262144; ++i) tokens.push_back(absl::StrCat("token", i));
+  for (int i = 0; i < 500000; ++i) merges.push_back(absl::StrCat("t", i, " s"));
+  GgufWriter writer;
+  writer.AddStringArray("tokenizer.ggml.tokens", tokens);
+  writer.AddStringArray("tokenizer.ggml.merges", merges);
+  writer.AddFloat32Array("tokenizer.ggml.scores", std::vector<float>(tokens.size()));
+  ASSERT_TRUE(writer.Start(dir.File("m.gguf"), false).ok());
+  ASSERT_TRUE(writer.Finish().ok());
+  const auto file = GgufFile::Open(dir.File("m.gguf"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto read = (*file)->GetStringArray("tokenizer.ggml.merges");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(std::equal(read->begin(), read->end(), merges.begin(), merges.end()));
+}
+
 // Writes part `no` of `count` with one tensor, under the name of part `named`.
 void WritePart(const TempDir& dir, int no, int count, int named, int total_tensors,
                const std::string& tensor) {
@@ -267,6 +285,18 @@ TEST(GgufWriterTest, RefusesTooMuchAndTooLittleData) {
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("second"), HasSubstr("4 of 8")));
   EXPECT_FALSE(std::filesystem::exists(dir.File("m.gguf")));
   EXPECT_TRUE(absl::IsInvalidArgument(writer.WriteFloats(std::vector<float>{4, 5})));
+}
+
+TEST(GgufWriterTest, RefusesDataBeforeStartAndAfterFinish) {
+  const TempDir dir;
+  GgufWriter writer;
+  writer.DeclareTensor("t", SourceType::kF32, Shape({1}));
+  EXPECT_TRUE(absl::IsFailedPrecondition(writer.WriteFloats(std::vector<float>{1})));
+  EXPECT_TRUE(absl::IsFailedPrecondition(writer.Finish()));
+  ASSERT_TRUE(writer.Start(dir.File("m.gguf"), false).ok());
+  ASSERT_TRUE(writer.WriteFloats(std::vector<float>{1}).ok());
+  ASSERT_TRUE(writer.Finish().ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(writer.Write(std::vector<std::byte>(4))));
 }
 
 TEST(GgufWriterTest, BytesMayComeInPiecesOfAnySize) {
