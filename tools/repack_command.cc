@@ -64,6 +64,9 @@ int RunRepack(const RepackFlags& flags) {
   }
   const auto source = OpenModelSource(flags.in, import);
   if (!source.ok()) return ReportError(source.status());
+  for (const std::string& warning : (*source)->warnings()) {
+    absl::FPrintF(stderr, "sluice: %s\n", warning);
+  }
   const Directory planned = PlanRepack(**source, options);
   PrintDirectory((*source)->config(), planned);
   if (flags.dry_run) {
