@@ -1,0 +1,1 @@
+#include "layout/weight_type.h"
