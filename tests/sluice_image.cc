@@ -32,6 +32,13 @@ SluiceImage SluiceImage::Load(const std::string& path) {
   return image;
 }
 
+void SluiceImage::DropWeights() {
+  uint64_t sections = bytes.size();
+  for (const Entry& e : entries) sections = std::min(sections, e.offset);
+  hole = sections - kHeaderBytes;
+  bytes.erase(bytes.begin() + kHeaderBytes, bytes.begin() + static_cast<ptrdiff_t>(sections));
+}
+
 SluiceImage::Entry& SluiceImage::entry(SectionKind kind) {
   const auto found = std::find_if(entries.begin(), entries.end(), [kind](const Entry& e) {
     return e.kind == static_cast<uint32_t>(kind);
@@ -43,7 +50,7 @@ SluiceImage::Entry& SluiceImage::entry(SectionKind kind) {
 std::vector<std::byte> SluiceImage::ReadSection(SectionKind kind) {
   const Entry& e = entry(kind);
   std::vector<std::byte> raw(e.raw_bytes);
-  ZSTD_decompress(raw.data(), raw.size(), &bytes[e.offset], e.stored_bytes);
+  ZSTD_decompress(raw.data(), raw.size(), &bytes[e.offset - hole], e.stored_bytes);
   return raw;
 }
 
@@ -56,7 +63,7 @@ void SluiceImage::ReplaceSection(SectionKind kind, std::span<const std::byte> ra
 void SluiceImage::ReplaceStored(SectionKind kind, std::span<const std::byte> stored,
                                 uint64_t raw_bytes) {
   Entry& e = entry(kind);
-  e.offset = bytes.size();
+  e.offset = bytes.size() + hole;
   e.stored_bytes = stored.size();
   e.raw_bytes = raw_bytes;
   e.checksum = Checksum64(stored);
@@ -72,9 +79,9 @@ void SluiceImage::Seal() {
       table.Put<uint64_t>(v);
     }
   }
-  const uint64_t offset = bytes.size();
+  const uint64_t offset = bytes.size() + hole;
   bytes.insert(bytes.end(), table.bytes().begin(), table.bytes().end());
-  StoreLe<uint64_t>(&bytes[32], bytes.size());
+  StoreLe<uint64_t>(&bytes[32], bytes.size() + hole);
   StoreLe<uint64_t>(&bytes[40], offset);
   StoreLe<uint32_t>(&bytes[48], static_cast<uint32_t>(entries.size()));
   StoreLe<uint64_t>(&bytes[56], Checksum64(table.bytes()));
@@ -86,9 +93,11 @@ void SluiceImage::SealHeader() {
 }
 
 void SluiceImage::Write(const std::string& path) const {
-  std::ofstream(path, std::ios::binary)
-      .write(reinterpret_cast<const char*>(bytes.data()),
-             static_cast<std::streamsize>(bytes.size()));
+  std::ofstream out(path, std::ios::binary);
+  const auto* data = reinterpret_cast<const char*>(bytes.data());
+  out.write(data, kHeaderBytes);
+  out.seekp(static_cast<std::streamoff>(kHeaderBytes + hole));
+  out.write(data + kHeaderBytes, static_cast<std::streamsize>(bytes.size() - kHeaderBytes));
 }
 
 }  // namespace sluice

@@ -22,6 +22,9 @@ struct SluiceImage {
 
   // Takes apart a file that is known to be good.
   static SluiceImage Load(const std::string& path);
+  // Leaves the weights out of `bytes`, for those who look at the records only: the file then has
+  // `hole` bytes of zeros behind the header.
+  void DropWeights();
 
   Entry& entry(SectionKind kind);
   std::vector<std::byte> ReadSection(SectionKind kind);
@@ -38,6 +41,7 @@ struct SluiceImage {
   void Write(const std::string& path) const;
 
   std::vector<std::byte> bytes;
+  uint64_t hole = 0;
   std::vector<Entry> entries;
 };
 
