@@ -234,6 +234,42 @@ void StopOnSignals() {
   }
 }
 
+// Generates and writes the text, or the JSON document in its place, and the summary.
+int WriteText(const GenerateFlags& flags, const std::string& prompt, const Tokenizer& tokenizer,
+              const MemoryPlan& plan, const GenerationRequest& request, Decoder& decoder) {
+  std::string all, piece;  // the text so far; what the last token added
+  if (!flags.no_display_prompt) all = prompt;
+  Output out;
+  if (!flags.json && !out.Write(all)) return ReportError(out.status());
+  TextStream stream(tokenizer, /*begins_text=*/prompt.empty());
+  const auto emit = [&] {
+    const bool open = flags.json || out.Write(piece);
+    all += piece;
+    piece.clear();
+    return open;
+  };
+  const auto result = Generate(decoder, tokenizer, request, [&](int32_t token) {
+    stream.Append(token, piece);
+    return emit();
+  });
+  if (!result.ok()) {
+    if (!flags.json && !all.empty()) out.Write("\n");
+    return ReportError(result.status());
+  }
+  stream.Flush(piece);
+  emit();
+  if (!flags.json && isatty(STDOUT_FILENO) == 1) out.Write("\n");
+  const std::string changed = decoder.ModeChangeNote();
+  if (!changed.empty()) absl::FPrintF(stderr, "\nsluice: %s", changed);
+  PrintSummary(*result, decoder.stats());
+  if (flags.json) {
+    out.Write(SummaryJson(*result, plan, request, decoder.Notes(), flags.model, all));
+  }
+  if (!out.status().ok()) return ReportError(out.status());
+  const int signal_number = g_stop_signal.load();
+  return signal_number != 0 ? 128 + signal_number : kExitOk;
+}
+
 int RunGenerate(const GenerateFlags& flags) {
   auto options = ReadFlags(flags);
   if (!options.ok()) return ReportUsage(options.status());
@@ -272,38 +308,7 @@ int RunGenerate(const GenerateFlags& flags) {
   for (const std::string& note : (*decoder)->Notes()) absl::FPrintF(stderr, "%s\n", note);
   absl::FPrintF(stderr, "memory: %s planned; seed: %u\n\n", FormatBytes(plan->total),
                 request.sampler.seed);
-
-  std::string all, piece;  // the text so far; what the last token added
-  if (!flags.no_display_prompt) all = *prompt;
-  Output out;
-  if (!flags.json && !out.Write(all)) return ReportError(out.status());
-  TextStream stream(**tokenizer, /*begins_text=*/prompt->empty());
-  const auto emit = [&] {
-    const bool open = flags.json || out.Write(piece);
-    all += piece;
-    piece.clear();
-    return open;
-  };
-  const auto result = Generate(**decoder, **tokenizer, request, [&](int32_t token) {
-    stream.Append(token, piece);
-    return emit();
-  });
-  if (!result.ok()) {
-    if (!flags.json && !all.empty()) out.Write("\n");
-    return ReportError(result.status());
-  }
-  stream.Flush(piece);
-  emit();
-  if (!flags.json && isatty(STDOUT_FILENO) == 1) out.Write("\n");
-  const std::string changed = (*decoder)->ModeChangeNote();
-  if (!changed.empty()) absl::FPrintF(stderr, "\nsluice: %s", changed);
-  PrintSummary(*result, (*decoder)->stats());
-  if (flags.json) {
-    out.Write(SummaryJson(*result, *plan, request, (*decoder)->Notes(), flags.model, all));
-  }
-  if (!out.status().ok()) return ReportError(out.status());
-  const int signal_number = g_stop_signal.load();
-  return signal_number != 0 ? 128 + signal_number : kExitOk;
+  return WriteText(flags, *prompt, **tokenizer, *plan, request, **decoder);
 }
 
 }  // namespace
