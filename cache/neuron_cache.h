@@ -4,8 +4,8 @@
 // (in an LRU list), hot (never evicted) or held: while it is pinned or loading it is in no list, so
 // eviction is O(1) and can never take a slot that is in use or that the kernel still writes to.
 //
-// After Create nothing allocates and nothing locks. Confined to the decode thread; other threads may
-// read the bytes of a slot while a Pin on it is held.
+// After Create nothing allocates and nothing locks. Confined to the decode thread; other threads
+// may read the bytes of a slot while a Pin on it is held.
 #ifndef SLUICE_CACHE_NEURON_CACHE_H_
 #define SLUICE_CACHE_NEURON_CACHE_H_
 

@@ -28,10 +28,10 @@ absl::Status Annotate(const absl::Status& status, std::string_view context);
 #define SLUICE_CONCAT_INNER_(a, b) a##b
 #define SLUICE_CONCAT_(a, b) SLUICE_CONCAT_INNER_(a, b)
 
-#define SLUICE_RETURN_IF_ERROR(expr)                              \
-  do {                                                            \
-    absl::Status sluice_status_ = (expr);                         \
-    if (!sluice_status_.ok()) return sluice_status_;              \
+#define SLUICE_RETURN_IF_ERROR(expr)                 \
+  do {                                               \
+    absl::Status sluice_status_ = (expr);            \
+    if (!sluice_status_.ok()) return sluice_status_; \
   } while (false)
 
 #define SLUICE_ASSIGN_OR_RETURN(lhs, rexpr) \

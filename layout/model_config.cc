@@ -30,8 +30,8 @@ absl::Status ValidateConfig(const ModelConfig& c) {
   };
   for (const Range& r : ranges) {
     if (r.value < r.min || r.value > r.max) {
-      return absl::InvalidArgumentError(absl::StrFormat("%s is %u; it must be in %u..%u", r.field,
-                                                        r.value, r.min, r.max));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s is %u; it must be in %u..%u", r.field, r.value, r.min, r.max));
     }
   }
   if (c.d_model % 32 != 0) {
@@ -43,9 +43,9 @@ absl::Status ValidateConfig(const ModelConfig& c) {
         "head count %u is not a multiple of KV head count %u", c.n_heads, c.n_kv_heads));
   }
   if (c.head_dim % 2 != 0 || c.q_dim() % 32 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("head dimension %u must be even, and heads x dimension = %u a multiple of 32",
-                        c.head_dim, c.q_dim()));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "head dimension %u must be even, and heads x dimension = %u a multiple of 32", c.head_dim,
+        c.q_dim()));
   }
   if (!(c.rms_epsilon > 0.0f && c.rms_epsilon < 1.0f)) {
     return absl::InvalidArgumentError(
@@ -104,9 +104,8 @@ void WriteConfig(const ModelConfig& c, ByteWriter& out) {
 absl::StatusOr<ModelConfig> ReadConfig(ByteReader& in) {
   const auto version = in.Get<uint32_t>();
   if (version != kConfigVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("config record has version %u; this program reads %u", version,
-                        kConfigVersion));
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "config record has version %u; this program reads %u", version, kConfigVersion));
   }
   ModelConfig c;
   c.architecture = in.GetString();

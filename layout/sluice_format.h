@@ -31,10 +31,10 @@
 // ignored.
 //
 // Matrix: rows of one WeightType (layout/weight_type.h) in tiles: `rows_per_tile` rows (together at
-// most kTileTarget bytes, or a single larger row), then zero padding to `tile_stride`, a multiple of
-// `block`, so that any run of tiles can be read with direct I/O. Tile t has a 32-bit checksum: the
-// low half of XXH3-64 of its rows, seeded with MatrixSeed(matrix index, t). Rows of a gate matrix
-// are in neuron order (position, not id).
+// most kTileTarget bytes, or a single larger row), then zero padding to `tile_stride`, a multiple
+// of `block`, so that any run of tiles can be read with direct I/O. Tile t has a 32-bit checksum:
+// the low half of XXH3-64 of its rows, seeded with MatrixSeed(matrix index, t). Rows of a gate
+// matrix are in neuron order (position, not id).
 //
 // Bundle: what a neuron needs once its gate has fired: the up row, then the down column (a
 // contiguous row of d_model elements), then zero padding to `stride`, a multiple of `block`. The

@@ -64,8 +64,8 @@ struct SynthWriteOptions {
 
 class SynthPlan;
 
-// Writes the planned model to `path`; less than 64 MiB of memory whatever the model's size. Returns the
-// size of the file.
+// Writes the planned model to `path`; less than 64 MiB of memory whatever the model's size. Returns
+// the size of the file.
 absl::StatusOr<uint64_t> WriteSynthModel(const SynthPlan& plan, const std::string& path,
                                          const SynthWriteOptions& options);
 
