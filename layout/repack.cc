@@ -81,11 +81,12 @@ class ErrorMeter {
   double error_ = 0, norm_ = 0;
 };
 
-// Rows of a source tensor as floats.
+// Rows of a source tensor as floats. A value that `target` cannot hold, or that is no number, is an
+// error: it would make every text that its neuron takes part in worthless.
 class RowReader {
  public:
-  RowReader(const ModelSource& source, const SourceTensor& tensor)
-      : source_(source), tensor_(tensor) {}
+  RowReader(const ModelSource& source, const SourceTensor& tensor, WeightType target)
+      : source_(source), tensor_(tensor), target_(target) {}
 
   // Elements [begin, end) of `row`; both are rounded outwards to whole blocks by the caller.
   absl::Status Read(uint64_t row, uint64_t begin, uint64_t end, std::span<float> dst) {
@@ -94,7 +95,10 @@ class RowReader {
     raw_.resize((end - begin) / block * BlockBytes(tensor_.type));
     SLUICE_RETURN_IF_ERROR(source_.ReadTensor(tensor_, first, raw_));
     DecodeSource(tensor_.type, raw_, dst);
-    return absl::OkStatus();
+    const float limit = LargestWeight(target_);
+    bool holds = true;
+    for (const float x : dst) holds &= std::fabs(x) <= limit;  // false for NaN too
+    return holds ? absl::OkStatus() : Refuse(row, begin, limit, dst);
   }
   // Whole rows, consecutive.
   absl::Status ReadRows(uint64_t row, uint64_t count, std::span<float> dst) {
@@ -102,8 +106,22 @@ class RowReader {
   }
 
  private:
+  absl::Status Refuse(uint64_t row, uint64_t begin, float limit, std::span<const float> values) {
+    const auto bad = std::find_if(values.begin(), values.end(),
+                                  [&](float x) { return !(std::fabs(x) <= limit); });
+    const uint64_t width = tensor_.shape.back();
+    const uint64_t at = row * width + begin + static_cast<uint64_t>(bad - values.begin());
+    return absl::DataLossError(absl::StrFormat(
+        "%s: tensor %s holds %g at row %u, column %u; %s needs a number of at most %g in "
+        "magnitude: "
+        "get the model again%s",
+        source_.path(), tensor_.name, *bad, at / width, at % width, WeightTypeName(target_), limit,
+        std::isfinite(*bad) ? " or choose another type" : ""));
+  }
+
   const ModelSource& source_;
   const SourceTensor& tensor_;
+  const WeightType target_;
   std::vector<std::byte> raw_;
 };
 
@@ -162,7 +180,7 @@ class Repacker {
     if (tensor == nullptr) return absl::InternalError(name + " is missing");
     const size_t at = out.size();
     out.resize(at + tensor->shape.back());
-    return RowReader(source_, *tensor).ReadRows(0, 1, std::span(out).subspan(at));
+    return RowReader(source_, *tensor, WeightType::kF32).ReadRows(0, 1, std::span(out).subspan(at));
   }
 
   absl::StatusOr<const SourceTensor*> FindMatrix(const std::string& name) {
@@ -176,7 +194,7 @@ class Repacker {
   absl::Status WriteMatrix(uint32_t index) {
     const MatrixEntry& m = writer_.directory().matrices[index];
     SLUICE_ASSIGN_OR_RETURN(const SourceTensor* tensor, FindMatrix(TensorName(m.role, m.layer)));
-    RowReader reader(source_, *tensor);
+    RowReader reader(source_, *tensor, m.type);
     ErrorMeter& error = m.role == MatrixRole::kGate ? gate_error_ : resident_error_;
     std::vector<float> rows(size_t{m.rows_per_tile} * m.columns);
     std::vector<std::byte> packed(m.rows_per_tile * m.row_bytes());
@@ -205,7 +223,7 @@ class Repacker {
     SLUICE_ASSIGN_OR_RETURN(const SourceTensor* down,
                             FindMatrix(absl::StrFormat("blk.%u.ffn_down.weight", layer)));
     const BundleLayout& b = writer_.directory().bundles;
-    RowReader up_reader(source_, *up);
+    RowReader up_reader(source_, *up, b.type);
     const uint32_t block = BlockElements(down->type);
     const auto per_slab =
         static_cast<uint32_t>(std::max<size_t>(kSlabFloats / b.d_model / block, 1) * block);
@@ -239,7 +257,7 @@ class Repacker {
     const uint32_t d = config_.d_model;
     slab_.resize(size_t{count} * d);
     std::vector<float> rows(size_t{kRows} * count);
-    RowReader reader(source_, down);
+    RowReader reader(source_, down, writer_.directory().bundles.type);
     for (uint32_t j = 0; j < d; j += kRows) {  // d_model is a multiple of 32
       for (uint32_t r = 0; r < kRows; ++r) {
         SLUICE_RETURN_IF_ERROR(reader.Read(j + r, first, first + count,

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "absl/strings/str_format.h"
 #include "layout/byte_io.h"
@@ -99,6 +100,21 @@ absl::StatusOr<WeightType> ParseWeightType(std::string_view name) {
   }
   return absl::InvalidArgumentError(
       absl::StrFormat("unknown weight type \"%s\"; known are f32, f16, q8, q4", name));
+}
+
+float LargestWeight(WeightType type) {
+  constexpr float kLargestHalf = 65504.0f;
+  switch (type) {
+    case WeightType::kF32:
+      break;
+    case WeightType::kF16:
+      return kLargestHalf;
+    case WeightType::kQ8:
+      return kLargestHalf * 127.0f;
+    case WeightType::kQ4:
+      return kLargestHalf * 8.0f;
+  }
+  return std::numeric_limits<float>::max();
 }
 
 void EncodeRow(WeightType type, std::span<const float> src, std::span<std::byte> dst) {

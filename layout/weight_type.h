@@ -45,6 +45,9 @@ std::string_view WeightTypeName(WeightType type);
 // Accepts "f32", "f16", "q8", "q4".
 absl::StatusOr<WeightType> ParseWeightType(std::string_view name);
 
+// The largest magnitude that a row of the type can hold; of q8 and q4 through their half scales.
+float LargestWeight(WeightType type);
+
 // Packs one row. dst.size() must be RowBytes(type, src.size()). q4 uses Q4_0's rule (the element of
 // largest magnitude maps to nibble 0), so that packing a decoded Q4_0 row loses nothing.
 void EncodeRow(WeightType type, std::span<const float> src, std::span<std::byte> dst);

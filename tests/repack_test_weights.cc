@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <ostream>
 #include <span>
 #include <string>
@@ -309,6 +310,50 @@ TEST_F(RepackTest, ProgressGrowsToTheWhole) {
   ASSERT_FALSE(steps.empty());
   EXPECT_TRUE(std::is_sorted(steps.begin(), steps.end()));
   EXPECT_EQ(steps.back().first, steps.back().second);
+}
+
+TEST_F(RepackTest, AValueThatIsNoNumberOrThatTheTypeCannotHoldIsRefusedAndNamed) {
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const struct {
+    const char* tensor;
+    float value;
+    WeightType type;
+    bool refused;
+  } cases[] = {
+      {"token_embd.weight", kNaN, WeightType::kF32, true},
+      {"output_norm.weight", -kInfinity, WeightType::kF32, true},
+      {"blk.1.ffn_gate.weight", kInfinity, WeightType::kQ4, true},
+      {"blk.0.ffn_up.weight", kNaN, WeightType::kQ8, true},
+      {"blk.1.ffn_down.weight", kNaN, WeightType::kQ4, true},
+      {"blk.1.ffn_down.weight", 1e5f, WeightType::kF16, true},
+      {"blk.1.ffn_down.weight", 1e5f, WeightType::kF32, false},
+      {"blk.0.ffn_up.weight", -1e5f, WeightType::kQ8, false},
+      {"blk.0.ffn_up.weight", 1e6f, WeightType::kQ4, true},
+  };
+  for (const auto& c : cases) {
+    TinyGguf model;
+    TinyTensor& tensor = model.tensors.at(c.tensor);
+    const size_t columns = tensor.shape.back();
+    const size_t at = tensor.shape.size() == 1 ? 5 : 3 * columns + 5;
+    tensor.values.at(at) = c.value;
+    model.Write(dir_.File("tiny.gguf"));
+    const auto source = OpenModelSource(dir_.File("tiny.gguf"), {});
+    ASSERT_TRUE(source.ok()) << source.status();
+    RepackOptions options;
+    options.type = c.type;
+    const auto report = Repack(**source, out_, options);
+    EXPECT_EQ(report.ok(), !c.refused) << c.tensor << ": " << report.status();
+    if (!c.refused) {
+      std::filesystem::remove(out_);
+      continue;
+    }
+    EXPECT_EQ(report.status().code(), absl::StatusCode::kDataLoss);
+    const std::string place =
+        absl::StrCat(c.tensor, " holds ", c.value, " at row ", at / columns, ", column 5");
+    EXPECT_NE(report.status().message().find(place), std::string::npos) << report.status();
+    EXPECT_FALSE(std::filesystem::exists(out_));
+  }
 }
 
 TEST_F(RepackTest, AFolderAndAGgufOfTheSameWeightsGiveTheSameBundles) {
