@@ -59,19 +59,6 @@ std::optional<uint32_t> ReadNumber(const std::string& path) {
   return value;
 }
 
-// "0-3,6" for {0, 1, 2, 3, 6}.
-std::string FormatIds(const std::vector<int>& ids) {
-  std::string text;
-  for (size_t begin = 0; begin < ids.size();) {
-    size_t end = begin + 1;
-    while (end < ids.size() && ids[end] == ids[end - 1] + 1) ++end;
-    absl::StrAppend(&text, text.empty() ? "" : ",", ids[begin]);
-    if (end - begin > 1) absl::StrAppend(&text, "-", ids[end - 1]);
-    begin = end;
-  }
-  return text;
-}
-
 }  // namespace
 
 std::vector<CpuCore> AllowedCores(const std::string& sysfs_root) {
@@ -94,6 +81,18 @@ std::vector<CpuCore> CoresWithSpeed(std::span<const int> ids, const std::string&
   return cores;
 }
 
+std::string FormatCoreIds(const std::vector<int>& ids) {
+  std::string text;
+  for (size_t begin = 0; begin < ids.size();) {
+    size_t end = begin + 1;
+    while (end < ids.size() && ids[end] == ids[end - 1] + 1) ++end;
+    absl::StrAppend(&text, text.empty() ? "" : ",", ids[begin]);
+    if (end - begin > 1) absl::StrAppend(&text, "-", ids[end - 1]);
+    begin = end;
+  }
+  return text;
+}
+
 int FastestCore(const std::vector<CpuCore>& cores) {
   const auto slower = [](const CpuCore& a, const CpuCore& b) {
     return a.speed != b.speed ? a.speed < b.speed : a.id < b.id;
@@ -114,9 +113,9 @@ std::string PinThisThread(int core, bool* granted) {
   const std::vector<int> after = AllowedIds();
   *granted = after == std::vector<int>{core};
   if (!*granted) {
-    return absl::StrCat("not pinned: asked for core ", core, ", got ", FormatIds(after));
+    return absl::StrCat("not pinned: asked for core ", core, ", got ", FormatCoreIds(after));
   }
-  return absl::StrCat("core ", core, " of ", FormatIds(before), ", granted");
+  return absl::StrCat("core ", core, " of ", FormatCoreIds(before), ", granted");
 }
 
 }  // namespace sluice

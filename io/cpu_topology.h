@@ -22,6 +22,9 @@ std::vector<CpuCore> AllowedCores(const std::string& sysfs_root = "/sys");
 // cpu_capacity if any of the cores has it.
 std::vector<CpuCore> CoresWithSpeed(std::span<const int> ids, const std::string& sysfs_root);
 
+// "0-3,6" for {0, 1, 2, 3, 6}.
+std::string FormatCoreIds(const std::vector<int>& ids);
+
 // The fastest of them; of equals the highest id, since low ids take most interrupts. -1 if empty.
 int FastestCore(const std::vector<CpuCore>& cores);
 

@@ -1,8 +1,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -145,6 +147,20 @@ absl::Status InRange(const char* flag, int64_t v, int64_t min, int64_t max) {
       absl::StrFormat("%s is %d; it must be in %d..%d", flag, v, min, max));
 }
 
+// Asking for a core that the process may not use is a mistake, not a wish.
+absl::Status ReadIoCore(int64_t wanted, const std::vector<CpuCore>& allowed, int* core) {
+  SLUICE_RETURN_IF_ERROR(InRange("--io-core", wanted, -1, INT_MAX));
+  *core = static_cast<int>(wanted);
+  const auto is_wanted = [&](const CpuCore& c) { return c.id == *core; };
+  if (wanted < 0 || std::any_of(allowed.begin(), allowed.end(), is_wanted)) {
+    return absl::OkStatus();
+  }
+  std::vector<int> ids;
+  for (const CpuCore& c : allowed) ids.push_back(c.id);
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--io-core is %d; this process may use %s", wanted, FormatCoreIds(ids)));
+}
+
 absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
   Options o;
   SLUICE_RETURN_IF_ERROR(ReadChoices(flags, &o));
@@ -152,15 +168,14 @@ absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
   SLUICE_RETURN_IF_ERROR(InRange("-c", flags.context, -1, 1 << 27));
   SLUICE_RETURN_IF_ERROR(InRange("-b", flags.chunk, 1, 4096));
   SLUICE_RETURN_IF_ERROR(InRange("--seed", flags.seed, -1, INT64_MAX));
-  const auto cores = static_cast<int64_t>(AllowedCores().size());
+  const std::vector<CpuCore> allowed = AllowedCores();
   SLUICE_RETURN_IF_ERROR(InRange("-t", flags.threads, -1, 256));
   if (flags.threads == 0) {
     return absl::InvalidArgumentError("-t is 0; give at least 1 thread, or -1 for one a core");
   }
-  SLUICE_RETURN_IF_ERROR(InRange("--io-core", flags.io_core, -1, 4095));
-  if (flags.io_core != -1) o.decoder.io_core = static_cast<int>(flags.io_core);
-  o.plan.n_threads =
-      static_cast<int>(flags.threads > 0 ? flags.threads : std::max<int64_t>(cores, 1));
+  SLUICE_RETURN_IF_ERROR(ReadIoCore(flags.io_core, allowed, &o.decoder.io_core));
+  o.plan.n_threads = static_cast<int>(
+      flags.threads > 0 ? flags.threads : std::max<int64_t>(std::ssize(allowed), 1));
   o.plan.chunk = static_cast<uint32_t>(flags.chunk);
   if (flags.budget) {
     auto budget = ParseBytes(*flags.budget);
