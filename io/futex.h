@@ -1,6 +1,7 @@
-// Sleeping on a word until another thread of the process changes it. std::atomic::wait does the
-// same but gives the processor away several times before it sleeps, which costs a loaded machine
-// more than the sleep, and knows no time limit.
+// How threads of the process wait for one another: CpuRelax in a short spin, then sleeping on a
+// word until another thread changes it. std::atomic::wait does the latter too but gives the
+// processor away several times before it sleeps, which costs a loaded machine more than the sleep,
+// and knows no time limit.
 #ifndef SLUICE_IO_FUTEX_H_
 #define SLUICE_IO_FUTEX_H_
 
@@ -16,6 +17,14 @@ namespace sluice {
 
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) &&
               std::atomic<uint32_t>::is_always_lock_free);
+
+inline void CpuRelax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 // Returns at once unless `word` is `expected`. May return early for no reason; look again.
 // `limit_ns` < 1 s; 0: no limit.

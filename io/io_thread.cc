@@ -1,7 +1,6 @@
 #include "io/io_thread.h"
 
 #include <pthread.h>
-#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "io/clock.h"
 #include "io/cpu_topology.h"
 #include "io/futex.h"
 #include "io/read_operations.h"
@@ -24,20 +24,6 @@
 
 namespace sluice {
 namespace {
-
-uint64_t NowNs() {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-}
-
-void CpuRelax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // A counter with one writer.
 class Counter {

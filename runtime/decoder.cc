@@ -26,6 +26,7 @@ StreamFfn::Options StreamOptions(const MemoryPlan& plan, const ModelConfig& conf
   StreamFfn::Options o;
   o.max_tokens = plan.chunk;
   o.skip_inactive = plan.request.mode == DecodeMode::kExact && config.sparse();
+  o.keep_inactive = plan.holds_all_bundles;
   if (!o.skip_inactive) {
     o.keep = CacheSegment::kHot;
     o.keep_per_layer = (plan.n_slots + config.n_layers - 1) / config.n_layers;
@@ -118,36 +119,39 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   SLUICE_RETURN_IF_ERROR(store_->LoadResident());
 
   // Both lists get their full capacity now, so that a pass allocates nothing.
-  PreparePass(kStreamTokens);
-  stream_pieces_.reserve(stream_pieces_.size() +
+  ListPieces(/*demand=*/true, demand_pieces_);
+  stream_pieces_.reserve(demand_pieces_.size() +
                          size_t{config_.n_layers} * stream_ffn_->MaxPieces());
-  if (TakesDemandPath(1)) PreparePass(1);
   return absl::OkStatus();
 }
 
 bool Decoder::TakesDemandPath(uint32_t n_tokens) const {
-  return plan_.request.mode == DecodeMode::kExact && config_.sparse() && n_tokens < kStreamTokens;
+  // What will stay in DRAM anyway is read once, whole and in order, instead of miss by miss.
+  const bool fills_cache = plan_.holds_all_bundles && cache_->n_free() > 0;
+  return plan_.request.mode == DecodeMode::kExact && config_.sparse() && n_tokens < kStreamTokens &&
+         !fills_cache;
 }
 
-// Makes the list of pieces that a pass over n tokens streams, in the order in which it uses them.
+// What a pass streams, in the order in which it uses it.
+void Decoder::ListPieces(bool demand, std::vector<StreamPiece>& pieces) const {
+  pieces.clear();
+  for (uint32_t l = 0; l < config_.n_layers; ++l) {
+    for (const MatrixRole r :
+         {MatrixRole::kQ, MatrixRole::kK, MatrixRole::kV, MatrixRole::kO, MatrixRole::kGate}) {
+      store_->AppendPieces(file_.MatrixIndex(r, l), pieces);
+    }
+    if (!demand) stream_ffn_->AppendPieces(l, pieces);
+  }
+  store_->AppendPieces(file_.MatrixIndex(MatrixRole::kHead, 0), pieces);
+}
+
 void Decoder::PreparePass(uint32_t n_tokens) {
   const bool demand = TakesDemandPath(n_tokens);
-  std::vector<StreamPiece>& pieces = demand ? demand_pieces_ : stream_pieces_;
-  if (!demand || pieces.empty()) {
-    pieces.clear();
-    for (uint32_t l = 0; l < config_.n_layers; ++l) {
-      for (const MatrixRole r :
-           {MatrixRole::kQ, MatrixRole::kK, MatrixRole::kV, MatrixRole::kO, MatrixRole::kGate}) {
-        store_->AppendPieces(file_.MatrixIndex(r, l), pieces);
-      }
-      if (!demand) stream_ffn_->AppendPieces(l, pieces);
-    }
-    store_->AppendPieces(file_.MatrixIndex(MatrixRole::kHead, 0), pieces);
-  }
-  pass_ = pieces;
+  if (!demand) ListPieces(false, stream_pieces_);  // it changes with what is cached
+  pass_ = demand ? demand_pieces_ : stream_pieces_;
 }
 
-absl::Status Decoder::Forward(std::span<const int32_t> tokens) {
+absl::Status Decoder::Forward(std::span<const int32_t> tokens, const std::atomic<int>* stop) {
   if (tokens.size() > context() - position_) {
     return absl::OutOfRangeError(
         absl::StrFormat("%u tokens do not fit the context of %u, of which %u are used",
@@ -165,7 +169,7 @@ absl::Status Decoder::Forward(std::span<const int32_t> tokens) {
     tokens = tokens.subspan(chunk.size());
     // After the last chunk most likely one more token follows.
     const auto next = static_cast<uint32_t>(std::clamp<size_t>(tokens.size(), 1, plan_.chunk));
-    const absl::Status status = RunChunk(chunk, next);
+    const absl::Status status = RunChunk(chunk, next, stop);
     if (!status.ok()) {
       io_->Drain();  // what is still read is for a pass that is over
       ring_->Cancel();
@@ -176,7 +180,8 @@ absl::Status Decoder::Forward(std::span<const int32_t> tokens) {
   return absl::OkStatus();
 }
 
-absl::Status Decoder::RunChunk(std::span<const int32_t> tokens, uint32_t next) {
+absl::Status Decoder::RunChunk(std::span<const int32_t> tokens, uint32_t next,
+                               const std::atomic<int>* stop) {
   const auto n = static_cast<uint32_t>(tokens.size());
   const uint32_t d = config_.d_model;
   const auto& expected = TakesDemandPath(n) ? demand_pieces_ : stream_pieces_;
@@ -189,7 +194,12 @@ absl::Status Decoder::RunChunk(std::span<const int32_t> tokens, uint32_t next) {
     SLUICE_RETURN_IF_ERROR(
         store_->Embed(static_cast<uint32_t>(tokens[t]), std::span(x_).subspan(size_t{t} * d, d)));
   }
-  for (uint32_t l = 0; l < config_.n_layers; ++l) SLUICE_RETURN_IF_ERROR(RunLayer(l, n));
+  for (uint32_t l = 0; l < config_.n_layers; ++l) {
+    if (stop != nullptr && stop->load(std::memory_order_relaxed) != 0) {
+      return absl::CancelledError("stopped on request");
+    }
+    SLUICE_RETURN_IF_ERROR(RunLayer(l, n));
+  }
 
   const auto last = std::span(x_).subspan(size_t{n - 1} * d, d);
   RmsNorm(last, file_.output_norm(), config_.rms_epsilon, std::span(normed_).first(d));

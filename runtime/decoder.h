@@ -6,6 +6,7 @@
 #ifndef SLUICE_RUNTIME_DECODER_H_
 #define SLUICE_RUNTIME_DECODER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -62,8 +63,9 @@ class Decoder {
 
   // Appends tokens (any number up to what the context has left) and leaves the logits of the last
   // one in logits(). OutOfRange if they do not fit, InvalidArgument for an id outside the
-  // vocabulary. After an error position() is what it was, and the call may be repeated.
-  absl::Status Forward(std::span<const int32_t> tokens);
+  // vocabulary, Cancelled once *stop is not 0, which is looked at before each layer. After an error
+  // position() is what it was, and the call may be repeated.
+  absl::Status Forward(std::span<const int32_t> tokens, const std::atomic<int>* stop = nullptr);
 
   std::span<const float> logits() const { return logits_; }
   uint32_t position() const { return position_; }  // tokens so far
@@ -84,9 +86,11 @@ class Decoder {
   absl::Status OpenIo(const DecoderOptions& options);
   absl::Status MapFile();
   bool TakesDemandPath(uint32_t n_tokens) const;
+  void ListPieces(bool demand, std::vector<StreamPiece>& pieces) const;
   void PreparePass(uint32_t n_tokens);
   // `next` is how many tokens the pass after this one is expected to have.
-  absl::Status RunChunk(std::span<const int32_t> tokens, uint32_t next);
+  absl::Status RunChunk(std::span<const int32_t> tokens, uint32_t next,
+                        const std::atomic<int>* stop);
   absl::Status RunLayer(uint32_t layer, uint32_t n);
   absl::Status RunAttention(uint32_t layer, uint32_t n);
   absl::Status RunFfn(uint32_t layer, uint32_t n);
@@ -116,8 +120,8 @@ class Decoder {
   std::unique_ptr<StreamFfn> stream_ffn_;
 
   // The pass that the ring is reading for.
-  std::vector<StreamPiece> demand_pieces_;  // the same for every pass
-  std::vector<StreamPiece> stream_pieces_;  // made for each pass
+  std::vector<StreamPiece> demand_pieces_;  // of every pass on the demand path
+  std::vector<StreamPiece> stream_pieces_;  // of one pass on the other
   std::span<const StreamPiece> pass_;
 
   // [chunk x width] each.

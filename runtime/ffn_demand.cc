@@ -35,7 +35,7 @@ DemandFfn::DemandFfn(const FfnContext& context, const NeuronSelector& selector)
 
 size_t DemandFfn::ScratchBytes(uint32_t d_ff, uint32_t n_slots) {
   constexpr size_t kPerNeuron =
-      2 * sizeof(uint32_t) + sizeof(float) + 2 + 2 * sizeof(void*) + sizeof(WeightIo::Read);
+      2 * sizeof(uint32_t) + sizeof(float) + 2 + 2 * sizeof(void*) + sizeof(IoRequest);
   return size_t{d_ff} * kPerNeuron + std::min(d_ff, n_slots) * sizeof(Pin) +
          size_t{n_slots} * sizeof(uint32_t);
 }

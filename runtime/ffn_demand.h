@@ -56,7 +56,7 @@ class DemandFfn {
   std::vector<Pin> pins_;                  // by index in the wave
   std::vector<uint32_t> wave_index_;       // by slot: index in the wave
   std::vector<uint32_t> ready_;            // indices in the wave to compute now
-  std::vector<WeightIo::Read> reads_;
+  std::vector<IoRequest> reads_;
   std::vector<bool> map_checked_;  // mapped: by layer and position
   uint64_t n_active_ = 0, n_neurons_ = 0;
 };

@@ -19,6 +19,7 @@ StreamFfn::StreamFfn(const FfnContext& context, const Options& options)
   thread_tokens_.resize(threads * options.max_tokens);
   thread_up_.resize(threads * options.max_tokens);
   pins_.resize(kWindow);
+  kept_rows_.reserve(kWindow);
   kept_.resize(c_.file.config().n_layers);
 }
 
@@ -149,7 +150,7 @@ void StreamFfn::ComputeRows(uint32_t layer, uint32_t first, uint32_t begin, uint
     }
     used_[r] = used;
     damaged_[r] =
-        used && fresh && !c_.file.BundleIsIntact(layer, first + r, c_.payload(bundles_[r]));
+        is_wanted(r) && fresh && !c_.file.BundleIsIntact(layer, first + r, c_.payload(bundles_[r]));
     down_[r] = bundles_[r] + c_.bundles().down_offset();
     if (used && !damaged_[r] && x.size() > 1) ComputeRow(r, x, thread);
   }
@@ -212,13 +213,24 @@ void StreamFfn::AddDownOfTokens(uint32_t count, size_t n_tokens, float* y) {
 }
 
 void StreamFfn::Keep(uint32_t layer, uint32_t first, uint32_t count) {
+  kept_rows_.clear();
   for (uint32_t r = 0; r < count && c_.cache->n_free() > 0; ++r) {
-    if (options_.keep == CacheSegment::kHot && kept_[layer] >= options_.keep_per_layer) return;
-    if (!used_[r] || c_.cache->Contains(layer, first + r)) continue;
-    Pin pin = c_.cache->Reserve(layer, first + r, options_.keep);
-    std::memcpy(pin.data(), bundles_[r], c_.bundles().payload_bytes());
-    c_.cache->MarkLoaded(pin.slot());
+    if (options_.keep == CacheSegment::kHot && kept_[layer] >= options_.keep_per_layer) break;
+    if (!is_wanted(r) || c_.cache->Contains(layer, first + r)) continue;
+    pins_[r] = c_.cache->Reserve(layer, first + r, options_.keep);
+    kept_rows_.push_back(r);
     ++kept_[layer];
+  }
+  const size_t bytes = c_.bundles().payload_bytes();
+  c_.pool.Run(kept_rows_.size(), WorthwhileGrain(bytes, 1), [&](size_t begin, size_t end, int) {
+    for (size_t i = begin; i < end; ++i) {
+      const uint32_t r = kept_rows_[i];
+      std::memcpy(pins_[r].data(), bundles_[r], bytes);
+    }
+  });
+  for (const uint32_t r : kept_rows_) {
+    c_.cache->MarkLoaded(pins_[r].slot());
+    pins_[r].Reset();
   }
 }
 

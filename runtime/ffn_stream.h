@@ -24,6 +24,7 @@ class StreamFfn {
     // pass needs all of them, and LRU would keep none), or cold without a bound.
     CacheSegment keep = CacheSegment::kCold;
     uint32_t keep_per_layer = 0;  // kHot only
+    bool keep_inactive = false;   // those that were left out too
   };
   StreamFfn(const FfnContext& context, const Options& options);
 
@@ -55,6 +56,7 @@ class StreamFfn {
   absl::Status RunCached(uint32_t layer, uint32_t first, uint32_t end, const float* gate,
                          std::span<const VectorView> x, float* y);
   void Keep(uint32_t layer, uint32_t first, uint32_t count);
+  bool is_wanted(uint32_t row) const { return used_[row] || options_.keep_inactive; }
 
   const FfnContext& c_;
   const Options options_;
@@ -65,7 +67,8 @@ class StreamFfn {
   std::vector<VectorView> thread_views_;  // [thread x max_tokens]
   std::vector<uint32_t> thread_tokens_;   // [thread x max_tokens]
   std::vector<float> thread_up_;          // [thread x max_tokens]
-  std::vector<Pin> pins_;                 // of the window
+  std::vector<Pin> pins_;                 // of the window: cached bundles, or those being kept
+  std::vector<uint32_t> kept_rows_;       // of the window
   std::vector<uint32_t> kept_;            // hot bundles by layer
 };
 

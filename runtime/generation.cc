@@ -3,21 +3,14 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "io/clock.h"
 #include "io/status.h"
 
 namespace sluice {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-uint64_t NsSince(Clock::time_point begin) {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
-}
 
 uint64_t MajorFaults() {
   rusage usage{};
@@ -29,13 +22,13 @@ uint64_t MajorFaults() {
 class PhaseMeter {
  public:
   explicit PhaseMeter(const Decoder& decoder)
-      : decoder_(decoder), before_(decoder.stats()), faults_(MajorFaults()), begin_(Clock::now()) {}
+      : decoder_(decoder), before_(decoder.stats()), faults_(MajorFaults()), begin_(NowNs()) {}
 
   PhaseCost Finish(uint64_t tokens) const {
     const DecoderStats now = decoder_.stats();
     PhaseCost c;
     c.tokens = tokens;
-    c.wall_ns = NsSince(begin_);
+    c.wall_ns = NowNs() - begin_;
     c.stall_ns = now.stall_ns - before_.stall_ns;
     c.io_busy_ns = now.io_busy_ns - before_.io_busy_ns;
     c.flash_bytes = now.flash_bytes - before_.flash_bytes;
@@ -52,7 +45,7 @@ class PhaseMeter {
   const Decoder& decoder_;
   const DecoderStats before_;
   const uint64_t faults_;
-  const Clock::time_point begin_;
+  const uint64_t begin_;
 };
 
 }  // namespace
@@ -109,14 +102,19 @@ absl::StatusOr<GenerationResult> Generate(Decoder& decoder, const Tokenizer& tok
   Sampler sampler(request.sampler, static_cast<uint32_t>(decoder.logits().size()));
   for (const int32_t t : request.prompt) sampler.Accept(t);
 
-  const auto begin = Clock::now();
+  uint64_t last = NowNs();
   const PhaseMeter prefill(decoder);
-  SLUICE_RETURN_IF_ERROR(decoder.Forward(request.prompt));
+  const absl::Status prompt_status = decoder.Forward(request.prompt, request.stop);
+  if (absl::IsCancelled(prompt_status)) {
+    result.stop = StopReason::kInterrupted;
+    result.prefill = prefill.Finish(0);
+    return result;
+  }
+  SLUICE_RETURN_IF_ERROR(prompt_status);
   result.prefill = prefill.Finish(request.prompt.size());
 
   const PhaseMeter decode(decoder);
   uint64_t n_passes = 0;
-  auto last = begin;
   result.stop = most == room && request.n_predict != static_cast<int64_t>(most)
                     ? StopReason::kContextFull
                     : StopReason::kLength;
@@ -128,19 +126,21 @@ absl::StatusOr<GenerationResult> Generate(Decoder& decoder, const Tokenizer& tok
       break;
     }
     sampler.Accept(token);
-    (result.tokens.empty() ? result.ttft_ns : result.tbt_ns.emplace_back()) = NsSince(last);
-    last = Clock::now();
+    const uint64_t now = NowNs();
+    (result.tokens.empty() ? result.ttft_ns : result.tbt_ns.emplace_back()) = now - last;
+    last = now;
     result.tokens.push_back(token);
     if (!sink(token)) {
       result.stop = StopReason::kSinkClosed;
       break;
     }
-    if (request.stop != nullptr && request.stop->load(std::memory_order_relaxed) != 0) {
+    if (result.tokens.size() == most) break;  // nobody needs the logits after the last token
+    const absl::Status status = decoder.Forward({&token, 1}, request.stop);
+    if (absl::IsCancelled(status)) {
       result.stop = StopReason::kInterrupted;
       break;
     }
-    if (result.tokens.size() == most) break;  // nobody needs the logits after the last token
-    SLUICE_RETURN_IF_ERROR(decoder.Forward({&token, 1}));
+    SLUICE_RETURN_IF_ERROR(status);
     ++n_passes;
   }
   result.decode = decode.Finish(n_passes);

@@ -21,7 +21,7 @@ struct GenerationRequest {
   int64_t n_predict = -1;       // -1: until an end token or the context is full
   bool ignore_eos = false;
   SamplerOptions sampler;
-  const std::atomic<int>* stop = nullptr;  // not 0: stop after the present token
+  const std::atomic<int>* stop = nullptr;  // once not 0: end before the next layer
 };
 
 enum class StopReason { kLength, kEndToken, kContextFull, kInterrupted, kSinkClosed };

@@ -201,6 +201,7 @@ class Planner {
 
   MemoryPlan Describe() {
     plan_.io_capacity = io_capacity();
+    plan_.holds_all_bundles = plan_.n_slots == config_.n_layers * config_.d_ff;
     size_t n_resident = 0;
     for (const bool r : plan_.resident) n_resident += r;
     const auto add = [&](std::string name, uint64_t bytes, std::string note) {

@@ -45,6 +45,7 @@ struct MemoryPlan {
 
   std::vector<bool> resident;  // by matrix
   uint32_t n_slots = 0;        // of the neuron cache
+  bool holds_all_bundles = false;
   uint32_t chunk = 1;
   uint32_t piece_bytes = 0;  // a buffer of the stream ring
   uint32_t n_buffers = 0;

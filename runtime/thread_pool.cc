@@ -12,14 +12,6 @@ namespace {
 constexpr size_t kSharesPerThread = 4;
 constexpr size_t kMaxShares = 0xffff;
 
-inline void CpuRelax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 }  // namespace
 
 ThreadPool::ThreadPool(int n_threads, int spin) : spin_(spin) {

@@ -1,9 +1,10 @@
 #include "runtime/weight_io.h"
 
-#include <chrono>
+#include <cerrno>
 #include <cstring>
 
 #include "absl/strings/str_format.h"
+#include "io/clock.h"
 #include "io/status.h"
 
 namespace sluice {
@@ -12,32 +13,19 @@ namespace {
 // Tags of stream buffers carry this bit; those of slots do not.
 constexpr uint32_t kStreamTag = 1u << 31;
 
-uint64_t NowNs() {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::steady_clock::now().time_since_epoch())
-                                   .count());
-}
-
 }  // namespace
 
 WeightIo::WeightIo(IoThread& io, const StorageFile& file, uint32_t capacity,
                    uint32_t n_stream_buffers)
     : io_(io), file_(file), capacity_(capacity), completions_(256) {
-  requests_.reserve(capacity);
   landed_.reserve(capacity);
   stream_landed_.resize(n_stream_buffers);
 }
 
-void WeightIo::SubmitSlots(std::span<const Read> reads) {
-  requests_.clear();
-  for (const Read& r : reads) requests_.push_back({r.offset, r.length, r.dst, r.id});
-  io_.Submit(requests_, IoPriority::kDemand);
-}
-
-void WeightIo::SubmitStream(const Read& read) {
-  stream_landed_[read.id] = false;
-  const IoRequest request = {read.offset, read.length, read.dst, read.id | kStreamTag};
-  io_.Submit(std::span(&request, 1), IoPriority::kLookAhead);
+void WeightIo::SubmitStream(IoRequest read) {
+  stream_landed_[read.tag] = false;
+  read.tag |= kStreamTag;
+  io_.Submit({&read, 1}, IoPriority::kLookAhead);
 }
 
 absl::Status WeightIo::FailedRead(const IoCompletion& completion) const {

@@ -29,15 +29,9 @@ class WeightIo {
   // How many more reads may be submitted now.
   uint32_t room() const { return capacity_ - static_cast<uint32_t>(io_.in_flight()); }
 
-  struct Read {
-    uint64_t offset = 0;
-    uint32_t length = 0;
-    std::byte* dst = nullptr;
-    uint32_t id = 0;  // slot or buffer
-  };
-  // The caller keeps the batch within room().
-  void SubmitSlots(std::span<const Read> reads);
-  void SubmitStream(const Read& read);
+  // The tag of a read is its slot, or its buffer. The caller keeps the batch within room().
+  void SubmitSlots(std::span<const IoRequest> reads) { io_.Submit(reads, IoPriority::kDemand); }
+  void SubmitStream(IoRequest read);
 
   // Takes what has completed; never blocks. Statuses name file and offset.
   absl::Status Pump();
@@ -62,7 +56,6 @@ class WeightIo {
   IoThread& io_;
   const StorageFile& file_;
   const uint32_t capacity_;
-  std::vector<IoRequest> requests_;        // scratch of SubmitSlots
   std::vector<IoCompletion> completions_;  // scratch of Pump
   std::vector<uint32_t> landed_;
   std::vector<uint8_t> stream_landed_;

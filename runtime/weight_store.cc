@@ -71,8 +71,7 @@ absl::Status WeightStore::LoadMatrix(uint32_t matrix, std::byte* dst) {
     while (submitted < n_reads && io_.room() > 0) {
       const uint64_t at = submitted * kLoadRead;
       const auto length = static_cast<uint32_t>(std::min<uint64_t>(kLoadRead, bytes - at));
-      const WeightIo::Read read = {m.offset + at, length, dst + at,
-                                   static_cast<uint32_t>(submitted)};
+      const IoRequest read = {m.offset + at, length, dst + at, static_cast<uint32_t>(submitted)};
       io_.SubmitSlots(std::span(&read, 1));
       ++submitted;
     }
@@ -191,7 +190,7 @@ absl::Status WeightStore::Embed(uint32_t token, std::span<float> out) {
     tile_bytes = base_[matrix] + uint64_t{tile} * m.tile_stride;
   } else {
     const uint64_t offset = m.offset + uint64_t{tile} * m.tile_stride;
-    const WeightIo::Read read = {offset, m.tile_stride, embed_buffer_.data(), 0};
+    const IoRequest read = {offset, m.tile_stride, embed_buffer_.data(), 0};
     io_.SubmitSlots(std::span(&read, 1));
     while (io_.landed().empty()) SLUICE_RETURN_IF_ERROR(io_.WaitAndPump());
     io_.ClearLanded();

@@ -20,11 +20,10 @@ struct RunSetup {
 struct RunResult {
   int exit_code = -1;  // -1: ended by a signal, or had to be
   int signal = 0;
-  double seconds = 0;
   std::string out, err;
 };
 
-// A run of more than a minute is ended with SIGKILL.
+// A run that hangs is ended with SIGKILL after ten minutes.
 RunResult RunSluice(const std::vector<std::string>& arguments, RunSetup setup = {});
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
@@ -113,6 +114,7 @@ TEST_F(CliTest, NumbersOutOfRangeAreRefusedWithTheFlagThatTheyBelongTo) {
       {{"-s", "-2"}, "--seed is -2"},
       {{"--io-core", "-7"}, "--io-core is -7"},
       {{"--io-core", "4294967296"}, "--io-core is 4294967296"},
+      {{"--io-core", "1234567"}, "--io-core is 1234567; this process may use 0"},
       {{"--mode", "fast"}, "--mode is \"fast\""},
       {{"--io-engine", "aio"}, "--io-engine is \"aio\""},
       {{"--direct", "maybe"}, "--direct is \"maybe\""},
@@ -330,7 +332,6 @@ TEST_F(CliTest, AReaderThatGoesAwayEndsTheRun) {
   });
   EXPECT_EQ(run.exit_code, kError);
   EXPECT_THAT(run.err, AllOf(HasSubstr("stdout"), HasSubstr("output closed")));
-  EXPECT_LT(run.seconds, 20);
 }
 
 void InterruptAfterSomeText(int fd, int pid, int signal_number, std::string* text) {
@@ -355,16 +356,17 @@ TEST_F(CliTest, AnInterruptEndsTheTextWithASummary) {
     EXPECT_EQ(run.exit_code, 128 + signal_number) << run.err;
     EXPECT_THAT(run.err, AllOf(HasSubstr("interrupted"), HasSubstr("tokens/s")));
     EXPECT_THAT(text, StartsWith("ab"));
-    EXPECT_LT(run.seconds, 20);
   }
 }
 
+// Interrupts once the notes on stderr show that the run has begun: before any text, most likely.
 TEST_F(CliTest, AnInterruptedJsonRunStillGivesOneDocument) {
-  // Only the notes on stderr show that it has begun, so they are the pipe here.
   const std::string pipe = dir_.File("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  Arguments arguments = kEndless;
-  arguments.push_back("--json");
+  // A prompt that alone would take a minute.
+  std::ofstream(dir_.File("prompt")) << std::string(49'000, 'a');
+  const Arguments arguments = {
+      "-f", dir_.File("prompt"), "--ignore-eos", "-n", "-2", "-c", "50000", "-t", "1", "--json"};
   RunSetup setup;
   setup.stderr_path = pipe;
   setup.meanwhile = [&](int pid) {
@@ -385,7 +387,6 @@ TEST_F(CliTest, AnInterruptedJsonRunStillGivesOneDocument) {
   const json document = json::parse(run.out, nullptr, false);
   ASSERT_TRUE(document.is_object()) << run.out;
   EXPECT_EQ(document["stop"], "interrupted");
-  EXPECT_GE(document["tokens"].size(), 1u);
 }
 
 TEST_F(CliTest, InspectShowsWhatTheFileHolds) {

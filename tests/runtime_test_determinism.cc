@@ -2,6 +2,8 @@
 // engine, threads, chunks, kernels, order of completions.
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "tests/decoder_harness.h"
 
 namespace sluice {
@@ -127,6 +129,32 @@ TEST_P(DeterminismTest, ASecondPassOverAWarmCacheGivesTheSameBits) {
           << Describe(way) << ", pass " << pass;
     }
   }
+}
+
+TEST_P(DeterminismTest, AStoppedPassLeavesNoTrace) {
+  for (const size_t budget : {0, 2, 5}) {
+    Way way;
+    way.budget = Budgets(model_.file(), way)[budget];
+    const auto decoder = Must(OpenDecoder(model_.file(), way));
+    const std::atomic<int> stop{1};
+    EXPECT_TRUE(absl::IsCancelled(decoder->Forward(tokens_, &stop)));
+    EXPECT_EQ(decoder->position(), 0u);
+    EXPECT_TRUE(SameBits(Must(RunTokens(*decoder, tokens_, kPrompt)), plain_)) << Describe(way);
+  }
+}
+
+TEST_P(DeterminismTest, WhereEverythingFitsItIsReadOnceWithTheFirstToken) {
+  Way way;
+  way.budget = Budgets(model_.file(), way).back();
+  const auto decoder = Must(OpenDecoder(model_.file(), way));
+  EXPECT_TRUE(SameBits(Must(RunTokens(*decoder, std::span(tokens_).first(1), 1)),
+                       Must(RunTokens(model_.file(), Way(), std::span(tokens_).first(1), 1))));
+  const uint64_t bytes = decoder->stats().flash_bytes;
+  const BundleLayout& bundles = model_.file().bundles();
+  EXPECT_GE(bytes, uint64_t{model_.file().config().n_layers} * bundles.d_ff * bundles.stride);
+  decoder->Rewind();
+  EXPECT_TRUE(SameBits(Must(RunTokens(*decoder, tokens_, kPrompt)), plain_));
+  EXPECT_EQ(decoder->stats().flash_bytes, bytes);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, DeterminismTest,
