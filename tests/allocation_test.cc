@@ -10,7 +10,7 @@
 
 #include "tests/decoder_harness.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
+#if defined(SLUICE_SANITIZED) || !defined(__GLIBC__)
 #define SLUICE_COUNTS_ALLOCATIONS 0
 #else
 #define SLUICE_COUNTS_ALLOCATIONS 1

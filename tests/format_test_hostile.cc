@@ -1,9 +1,6 @@
 // Files whose checksums are all right and whose values are not: made to break a reader. Each is
 // refused quickly, without memory that the file has no right to, by an error that names the file
 // and the field.
-#include <sys/resource.h>
-
-#include <chrono>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -14,15 +11,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "layout/sluice_file.h"
+#include "tests/cost_bound.h"
 #include "tests/format_test_files.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#define SLUICE_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SLUICE_ASAN 1
-#endif
-#endif
 
 namespace sluice {
 namespace {
@@ -251,28 +241,16 @@ std::vector<Hostile> AllHostile() {
 
 class HostileFileTest : public TinyFileTest, public testing::WithParamInterface<Hostile> {};
 
-int64_t PeakKib() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss;
-}
-
 TEST_P(HostileFileTest, IsRefusedQuicklyAndNamed) {
   SluiceImage image = SluiceImage::Load(path_);
   GetParam().edit(image);
   image.Seal();
   image.Write(path_);
-  const int64_t peak_before = PeakKib();
-  const auto begin = std::chrono::steady_clock::now();
+  const CostBound bound;
   const auto file = SluiceFile::Open(path_);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   ASSERT_FALSE(file.ok());
   EXPECT_THAT(std::string(file.status().message()), StartsWith(path_));
   EXPECT_THAT(std::string(file.status().message()), HasSubstr(GetParam().message));
-  EXPECT_LT(took.count(), 1.0);
-#ifndef SLUICE_ASAN  // which keeps freed memory
-  EXPECT_LT(PeakKib() - peak_before, 64 * 1024);
-#endif
 }
 
 INSTANTIATE_TEST_SUITE_P(Fields, HostileFileTest, testing::ValuesIn(AllHostile()),

@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "layout/hf_config.h"
+#include "tests/cost_bound.h"
 #include "tests/import_test_files.h"
 #include "tests/import_test_models.h"
 #include "tests/test_paths.h"
@@ -32,6 +33,7 @@ class HfSourceTest : public ::testing::Test {
     TinyFolder folder;
     change(folder);
     folder.Write(folder_);
+    const CostBound bound;
     return OpenModelSource(folder_, {});
   }
   void ExpectRefused(const std::function<void(TinyFolder&)>& change, absl::StatusCode code,

@@ -69,8 +69,7 @@ TinyGguf::TinyGguf(const std::string& arch)
       tokens{"<unk>", "<s>", "</s>", "a", "b", "c", "ab", "bc"},
       tensors(TinyTensors(arch == "qwen2")) {}
 
-void TinyGguf::Write(const std::string& path) const {
-  GgufWriter writer;
+void TinyGguf::AddMetadata(GgufWriter& writer) const {
   for (const auto& [key, value] : strings) writer.AddString(key, value);
   for (const auto& [key, value] : ints) writer.AddUint32(key, value);
   for (const auto& [key, value] : floats) writer.AddFloat32(key, value);
@@ -82,11 +81,41 @@ void TinyGguf::Write(const std::string& path) const {
   types[0] = 2;
   types[1] = types[2] = 3;
   writer.AddInt32Array("tokenizer.ggml.token_type", types);
+}
+
+namespace {
+
+using NamedTensors = std::vector<std::pair<std::string, TinyTensor>>;
+
+void WriteTensors(GgufWriter& writer, const std::string& path, const NamedTensors& tensors) {
   for (const auto& [name, t] : tensors) writer.DeclareTensor(name, t.type, t.shape);
   ASSERT_TRUE(writer.Start(path, true).ok());
   for (const auto& [name, t] : tensors) ASSERT_TRUE(writer.WriteFloats(t.values).ok()) << name;
   const absl::Status finished = writer.Finish();
   ASSERT_TRUE(finished.ok()) << finished;
+}
+
+}  // namespace
+
+void TinyGguf::Write(const std::string& path) const {
+  GgufWriter writer;
+  AddMetadata(writer);
+  WriteTensors(writer, path, NamedTensors(tensors.begin(), tensors.end()));
+}
+
+void TinyGguf::WriteSplit(const std::string& prefix, uint16_t parts) const {
+  std::vector<NamedTensors> dealt(parts);
+  size_t next = 0;
+  for (const auto& tensor : tensors) dealt[next++ % parts].push_back(tensor);
+  for (uint16_t part = 0; part < parts; ++part) {
+    GgufWriter writer;
+    if (part == 0) AddMetadata(writer);
+    writer.AddUint16("split.no", part);
+    writer.AddUint16("split.count", parts);
+    writer.AddInt32("split.tensors.count", static_cast<int32_t>(tensors.size()));
+    WriteTensors(writer, absl::StrFormat("%s-%05d-of-%05d.gguf", prefix, part + 1, parts),
+                 dealt[part]);
+  }
 }
 
 namespace {
@@ -129,8 +158,6 @@ void AppendValues(const TinyTensor& t, std::string& data) {
     if (t.type != SourceType::kBF16) data.append(raw, BlockBytes(t.type));
   }
 }
-
-using NamedTensors = std::vector<std::pair<std::string, TinyTensor>>;
 
 void WriteSafetensors(const std::string& path, const NamedTensors& tensors) {
   std::string header = "{\"__metadata__\":{\"format\":\"pt\"}";

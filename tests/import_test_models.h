@@ -12,6 +12,8 @@
 
 namespace sluice {
 
+class GgufWriter;
+
 struct TinyTensor {
   std::vector<uint64_t> shape;
   std::vector<float> values;
@@ -25,6 +27,8 @@ std::map<std::string, TinyTensor> TinyTensors(bool qkv_bias);
 struct TinyGguf {
   explicit TinyGguf(const std::string& arch = "llama");
   void Write(const std::string& path) const;
+  // As `parts` files PREFIX-0000N-of-0000M.gguf, with the tensors dealt out in turn.
+  void WriteSplit(const std::string& prefix, uint16_t parts) const;
 
   std::map<std::string, std::string> strings;
   std::map<std::string, uint32_t> ints;
@@ -33,6 +37,9 @@ struct TinyGguf {
   std::map<std::string, std::vector<int32_t>> int_arrays;
   std::vector<std::string> tokens;
   std::map<std::string, TinyTensor> tensors;
+
+ private:
+  void AddMetadata(GgufWriter& writer) const;
 };
 
 // A folder as Hugging Face's libraries write it, with the same weights as TinyGguf("qwen2").

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "layout/safetensors.h"
+#include "tests/cost_bound.h"
 #include "tests/import_test_files.h"
 #include "tests/test_paths.h"
 
@@ -37,6 +38,7 @@ class SafetensorsTest : public ::testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& bytes) {
     WriteFile(path_, bytes);
+    const CostBound bound;
     return SafetensorsFile::Open(path_);
   }
   void ExpectError(const std::string& bytes, absl::StatusCode code, const std::string& what) {

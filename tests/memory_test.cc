@@ -60,7 +60,7 @@ ChildResult RunSluice(const std::vector<std::string>& args, const std::string& o
 class MemoryTest : public testing::Test {
  protected:
   void SetUp() override {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef SLUICE_SANITIZED
     GTEST_SKIP() << "a sanitizer takes memory of its own";
 #endif
   }

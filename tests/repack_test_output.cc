@@ -120,6 +120,17 @@ TEST_F(InputOutputTest, AnotherFileOfTheInputIsRefusedAsOutput) {
   }
 }
 
+TEST_F(InputOutputTest, NoPartOfASplitInputIsTakenAsOutput) {
+  TinyGguf().WriteSplit(dir_.File("split"), 3);
+  for (const char* from : {"split-00001-of-00003.gguf", "split-00003-of-00003.gguf"}) {
+    for (const char* to : {"split-00001-of-00003.gguf", "split-00002-of-00003.gguf"}) {
+      const std::string before = ReadFile(dir_.File(to));
+      ExpectRefused(dir_.File(from), dir_.File(to));
+      EXPECT_EQ(ReadFile(dir_.File(to)), before);
+    }
+  }
+}
+
 TEST_F(OutputTest, AnExistingFileIsKeptUnlessForced) {
   WriteFile(out_, "precious");
   const absl::Status refused = RepackTo(out_);

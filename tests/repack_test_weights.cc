@@ -381,6 +381,31 @@ TEST_F(RepackTest, AFolderAndAGgufOfTheSameWeightsGiveTheSameBundles) {
   }
 }
 
+TEST_F(RepackTest, ASplitGgufGivesWhatTheWholeOneGives) {
+  TinyGguf().Write(dir_.File("tiny.gguf"));
+  TinyGguf().WriteSplit(dir_.File("tiny"), 4);
+  std::vector<std::vector<std::byte>> bundles;
+  for (const char* name : {"tiny.gguf", "tiny-00001-of-00004.gguf", "tiny-00003-of-00004.gguf"}) {
+    const auto source = OpenModelSource(dir_.File(name), {});
+    ASSERT_TRUE(source.ok()) << source.status();
+    RepackOptions options;
+    options.overwrite = true;
+    RepackWith(**source, options);
+    const RepackedFile out(out_);
+    std::vector<std::byte>& all = bundles.emplace_back();
+    const auto append = [&all](std::span<const std::byte> bytes) {
+      all.insert(all.end(), bytes.begin(), bytes.end());
+    };
+    for (uint32_t n = 0; n < out.file->bundles().d_ff; ++n) {
+      append(out.UpRow(1, n));
+      append(out.DownColumn(1, n));
+      append(out.MatrixRow(MatrixRole::kGate, 0, n));
+    }
+  }
+  EXPECT_EQ(bundles[1], bundles[0]);
+  EXPECT_EQ(bundles[2], bundles[0]);
+}
+
 TEST_F(RepackTest, ASourceFolderIsNamedWithoutItsTrailingSlash) {
   const std::string folder = dir_.File("named");
   std::filesystem::create_directory(folder);

@@ -208,7 +208,7 @@ TEST_F(SynthTest, LeavesNothingBehindWhenTheFileCannotBeWrittenWhole) {
 }
 
 TEST_F(SynthTest, WritesInMemoryThatDoesNotGrowWithTheFile) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef SLUICE_SANITIZED
   GTEST_SKIP() << "sanitizers keep freed memory";
 #endif
   SynthOptions options = TinyOptions();
