@@ -27,11 +27,7 @@ absl::StatusOr<std::unique_ptr<NeuronCache>> NeuronCache::Create(const Shape& sh
 
 Pin NeuronCache::Find(uint32_t layer, uint32_t position) {
   const uint32_t slot = index_[Key(layer, position)];
-  if (slot == kNone) {
-    ++stats_[layer].misses;
-    return {};
-  }
-  ++stats_[layer].hits;
+  if (slot == kNone) return {};
   AddPin(slot);
   return Pin(this, slot);
 }

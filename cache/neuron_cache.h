@@ -83,8 +83,7 @@ class NeuronCache {
   uint32_t slot_bytes() const { return shape_.slot_bytes; }
   std::span<std::byte> arena() const { return arena_.span(); }
 
-  // Pins the bundle if it is present (loaded or still loading), else gives an empty Pin. Counts a
-  // hit or a miss.
+  // Pins the bundle if it is present (loaded or still loading), else gives an empty Pin.
   Pin Find(uint32_t layer, uint32_t position);
   bool Contains(uint32_t layer, uint32_t position) const {
     return index_[Key(layer, position)] != kNone;
@@ -97,8 +96,11 @@ class NeuronCache {
   // The load failed: the slot becomes free once its pins are gone, its bytes are never served.
   void Discard(Pin pin);
 
-  // Bundles that were needed and came past in a stream instead.
-  void CountMisses(uint32_t layer, uint64_t n) { stats_[layer].misses += n; }
+  // Bundles that a token or a chunk of them needed: found here, or read.
+  void CountUses(uint32_t layer, uint64_t hits, uint64_t misses) {
+    stats_[layer].hits += hits;
+    stats_[layer].misses += misses;
+  }
 
   uint32_t n_free() const { return n_free_; }
   const CacheLayerStats& stats(uint32_t layer) const { return stats_[layer]; }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
@@ -235,9 +236,9 @@ void IoThreadImpl::StartReads() {
   IoRequest request;
   while (!reads_.full() && PopRequest(&request)) {
     if (request.length == 0) {
-      Complete({request.tag, 0});
+      Complete({request.tag, 0, request.offset});
     } else if (engine_ == nullptr) {
-      Complete({request.tag, EIO});
+      Complete({request.tag, EIO, request.offset});
     } else {
       reads_.Add(request);
     }
@@ -306,8 +307,11 @@ void IoThreadImpl::HandleResult(const ReadResult& result, uint64_t now_ns) {
   }
 }
 
-// There is always room: no more requests are accepted than the queue holds.
+// There is always room: no more requests are accepted than the queue holds. Who sees a completion
+// sees its bytes in the statistics.
 void IoThreadImpl::Complete(const IoCompletion& completion) {
+  bytes_.Set(reads_.bytes());
+  retries_.Set(reads_.retries());
   completions_.TryPush({&completion, 1});
   unannounced_ = true;
 }
@@ -322,8 +326,6 @@ void IoThreadImpl::AnnounceCompletions() {
 }
 
 void IoThreadImpl::UpdateStats(uint64_t now_ns) {
-  bytes_.Set(reads_.bytes());
-  retries_.Set(reads_.retries());
   if (busy_since_ns_ != 0) busy_ns_.Add(now_ns - busy_since_ns_);
   busy_since_ns_ = reads_.active() > 0 ? now_ns : 0;
 }
@@ -348,6 +350,10 @@ void IoThreadImpl::RetireEngine() {
 }
 
 }  // namespace
+
+size_t IoThread::QueueBytes(uint32_t capacity) {
+  return std::bit_ceil(size_t{capacity}) * (2 * sizeof(IoRequest) + sizeof(IoCompletion));
+}
 
 absl::StatusOr<std::unique_ptr<IoThread>> IoThread::Start(const StorageFile& file,
                                                           std::unique_ptr<ReadEngine> engine,

@@ -31,7 +31,8 @@ struct IoRequest {
 
 struct IoCompletion {
   uint32_t tag = 0;
-  int error = 0;  // 0, or the errno that remained after the retries; ENODATA: the file ended
+  int error = 0;        // 0, or the errno that remained after the retries; ENODATA: the file ended
+  uint64_t offset = 0;  // of the request
 };
 
 enum class IoPriority { kDemand, kLookAhead };
@@ -51,6 +52,9 @@ struct IoStats {
 
 class IoThread {
  public:
+  // DRAM that the queues of a thread of this capacity take.
+  static size_t QueueBytes(uint32_t capacity);
+
   // `file` must outlive the thread. Takes the engine, drives it and destroys it on that thread.
   static absl::StatusOr<std::unique_ptr<IoThread>> Start(const StorageFile& file,
                                                          std::unique_ptr<ReadEngine> engine,

@@ -138,7 +138,7 @@ IoCompletion ReadOperations::Finish(uint32_t index, int error) {
   slot.active = false;
   ++slot.generation;
   free_.push_back(index);
-  return {slot.request.tag, error};
+  return {slot.request.tag, error, slot.request.offset};
 }
 
 std::optional<IoCompletion> ReadOperations::Abandon() {

@@ -24,27 +24,32 @@ namespace sluice {
 // Confined to the decode thread, which spreads work over a ThreadPool. No allocation after Create.
 class Attention {
  public:
+  struct Size {
+    uint32_t context = 0;     // positions
+    uint32_t max_tokens = 1;  // of a pass
+  };
   static size_t KvBytes(const ModelConfig& config, uint32_t context);
-  static size_t ScratchBytes(const ModelConfig& config, uint32_t context, int n_threads);
+  static size_t ScratchBytes(const ModelConfig& config, const Size& size, int n_threads);
 
-  // Room for `context` positions. Borrows all references; `rope_divisors` as in Rope.
+  // Borrows all references; `rope_divisors` as in Rope.
   static absl::StatusOr<std::unique_ptr<Attention>> Create(const ModelConfig& config,
-                                                           uint32_t context,
+                                                           const Size& size,
                                                            std::span<const float> rope_divisors,
                                                            const KernelTable& kernels,
                                                            ThreadPool& pool);
 
-  // For n tokens at positions first .. first + n - 1: turns q [n x q_dim] and k [n x kv_dim] by
-  // position, stores k and v, and writes the heads' outputs to `out` [n x q_dim]. Each token sees
-  // the positions up to its own.
-  void Run(uint32_t layer, uint32_t first, uint32_t n, float* q, float* k, const float* v,
-           float* out);
+  // The tokens of this pass have the positions first .. first + n - 1.
+  void SetPositions(uint32_t first, uint32_t n);
+  // For the n tokens of the pass: turns q [n x q_dim] and k [n x kv_dim] by position, stores k and
+  // v, and writes the heads' outputs to `out` [n x q_dim]. Each token sees the positions up to its
+  // own.
+  void Run(uint32_t layer, float* q, float* k, const float* v, float* out);
 
  private:
-  Attention(const ModelConfig& config, uint32_t context, std::span<const float> rope_divisors,
+  Attention(const ModelConfig& config, const Size& size, std::span<const float> rope_divisors,
             const KernelTable& kernels, ThreadPool& pool)
       : config_(config),
-        context_(context),
+        context_(size.context),
         rope_(config, rope_divisors),
         kernels_(kernels),
         pool_(pool) {}
@@ -67,7 +72,8 @@ class Attention {
   ThreadPool& pool_;
   AlignedBuffer kv_;
   AlignedBuffer scores_;        // for each thread: query heads of a KV head x context
-  std::vector<float> cos_sin_;  // for each thread: head_dim
+  std::vector<float> cos_sin_;  // for each token of the pass: head_dim
+  uint32_t first_ = 0, n_ = 0;  // positions of the pass
 };
 
 }  // namespace sluice

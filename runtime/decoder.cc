@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <thread>
 
 #include "absl/strings/str_format.h"
+#include "io/cpu_topology.h"
 #include "io/status.h"
 #include "runtime/tensor_ops.h"
 
@@ -19,8 +19,8 @@ namespace {
 // Fewer tokens than this go through the FFN one by one, reading only active bundles; with more, the
 // union of their active sets is most of the layer and large reads win.
 constexpr uint32_t kStreamTokens = 8;
-constexpr uint32_t kRingDepth = 32;  // UFS takes 32 commands
-constexpr int kSpin = 20000;         // about 50 us before a worker parks
+constexpr uint32_t kRingDepth = 32;   // UFS takes 32 commands
+constexpr uint64_t kSpinNs = 50'000;  // before a worker parks
 
 StreamFfn::Options StreamOptions(const MemoryPlan& plan, const ModelConfig& config) {
   StreamFfn::Options o;
@@ -35,6 +35,21 @@ StreamFfn::Options StreamOptions(const MemoryPlan& plan, const ModelConfig& conf
 }
 
 }  // namespace
+
+DecoderStats DecoderStats::operator-(const DecoderStats& before) const {
+  DecoderStats d = *this;
+  d.hits -= before.hits;
+  d.misses -= before.misses;
+  d.evictions -= before.evictions;
+  d.active_neurons -= before.active_neurons;
+  d.gated_neurons -= before.gated_neurons;
+  d.flash_bytes -= before.flash_bytes;
+  d.flash_operations -= before.flash_operations;
+  d.io_busy_ns -= before.io_busy_ns;
+  d.io_retries -= before.io_retries;
+  d.stall_ns -= before.stall_ns;
+  return d;
+}
 
 Decoder::Decoder(const SluiceFile& file, const MemoryPlan& plan)
     : file_(file), config_(file.config()), plan_(plan) {}
@@ -88,23 +103,27 @@ absl::Status Decoder::OpenIo(const DecoderOptions& options) {
 absl::Status Decoder::Open(const DecoderOptions& options) {
   kernels_ = options.kernels != nullptr ? options.kernels : &BestKernels();
   const int n_threads = plan_.request.n_threads;
-  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
-  pool_ = std::make_unique<ThreadPool>(n_threads, n_threads <= cores ? kSpin : 0);
+  const auto cores = static_cast<int>(AllowedCores().size());
+  SLUICE_ASSIGN_OR_RETURN(pool_, ThreadPool::Create(n_threads, n_threads <= cores ? kSpinNs : 0));
   const NeuronCache::Shape shape = {config_.n_layers, config_.d_ff, file_.bundles().stride};
   SLUICE_ASSIGN_OR_RETURN(cache_, NeuronCache::Create(shape, plan_.n_slots));
   SLUICE_RETURN_IF_ERROR(OpenIo(options));
-  if (plan_.request.mapped) SLUICE_RETURN_IF_ERROR(MapFile());
+  if (plan_.request.mapped) {
+    SLUICE_RETURN_IF_ERROR(MapFile());
+    map_checked_.resize(size_t{config_.n_layers} * config_.d_ff);
+  }
   SLUICE_ASSIGN_OR_RETURN(
       store_, WeightStore::Create(file_, plan_.resident, map_, *kernels_, *pool_, *io_, *ring_));
-  SLUICE_ASSIGN_OR_RETURN(attention_, Attention::Create(config_, plan_.request.context,
-                                                        file_.rope_divisors(), *kernels_, *pool_));
+  SLUICE_ASSIGN_OR_RETURN(attention_,
+                          Attention::Create(config_, {plan_.request.context, plan_.chunk},
+                                            file_.rope_divisors(), *kernels_, *pool_));
   if (plan_.request.mode == DecodeMode::kExact) {
     selector_ = std::make_unique<ExactSelector>(config_);
   } else {
     selector_ = std::make_unique<DenseSelector>();
   }
   ffn_ = std::make_unique<FfnContext>(
-      FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_});
+      FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_, map_checked_});
   demand_ffn_ = std::make_unique<DemandFfn>(*ffn_, *selector_);
   stream_ffn_ = std::make_unique<StreamFfn>(*ffn_, StreamOptions(plan_, config_));
 
@@ -119,9 +138,10 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   SLUICE_RETURN_IF_ERROR(store_->LoadResident());
 
   // Both lists get their full capacity now, so that a pass allocates nothing.
+  const PassPieces most = MaxPassPieces(file_, plan_);
+  demand_pieces_.reserve(most.demand);
+  stream_pieces_.reserve(most.stream);
   ListPieces(/*demand=*/true, demand_pieces_);
-  stream_pieces_.reserve(demand_pieces_.size() +
-                         size_t{config_.n_layers} * stream_ffn_->MaxPieces());
   return absl::OkStatus();
 }
 
@@ -145,10 +165,11 @@ void Decoder::ListPieces(bool demand, std::vector<StreamPiece>& pieces) const {
   store_->AppendPieces(file_.MatrixIndex(MatrixRole::kHead, 0), pieces);
 }
 
-void Decoder::PreparePass(uint32_t n_tokens) {
-  const bool demand = TakesDemandPath(n_tokens);
-  if (!demand) ListPieces(false, stream_pieces_);  // it changes with what is cached
-  pass_ = demand ? demand_pieces_ : stream_pieces_;
+// Chooses the path of the next pass and starts to read for it.
+void Decoder::BeginPass(uint32_t n_tokens) {
+  demand_pass_ = TakesDemandPath(n_tokens);
+  if (!demand_pass_) ListPieces(false, stream_pieces_);  // it changes with what is cached
+  ring_->Begin(demand_pass_ ? demand_pieces_ : stream_pieces_);
 }
 
 absl::Status Decoder::Forward(std::span<const int32_t> tokens, const std::atomic<int>* stop) {
@@ -184,12 +205,11 @@ absl::Status Decoder::RunChunk(std::span<const int32_t> tokens, uint32_t next,
                                const std::atomic<int>* stop) {
   const auto n = static_cast<uint32_t>(tokens.size());
   const uint32_t d = config_.d_model;
-  const auto& expected = TakesDemandPath(n) ? demand_pieces_ : stream_pieces_;
-  if (pass_.data() != expected.data() || !ring_->IsFresh(pass_)) {
+  if (TakesDemandPath(n) != demand_pass_ || !ring_->is_fresh()) {
     ring_->Cancel();
-    PreparePass(n);
-    ring_->Begin(pass_);
+    BeginPass(n);
   }
+  attention_->SetPositions(position_, n);
   for (uint32_t t = 0; t < n; ++t) {
     SLUICE_RETURN_IF_ERROR(
         store_->Embed(static_cast<uint32_t>(tokens[t]), std::span(x_).subspan(size_t{t} * d, d)));
@@ -207,8 +227,7 @@ absl::Status Decoder::RunChunk(std::span<const int32_t> tokens, uint32_t next,
   SLUICE_RETURN_IF_ERROR(store_->Multiply(file_.MatrixIndex(MatrixRole::kHead, 0), x,
                                           logits_.data(), config_.vocab_size));
   position_ += n;
-  PreparePass(next);  // its first weights may come while the caller samples
-  ring_->Begin(pass_);
+  BeginPass(next);  // its first weights may come while the caller samples
   return absl::OkStatus();
 }
 
@@ -250,7 +269,7 @@ absl::Status Decoder::RunAttention(uint32_t layer, uint32_t n) {
   AddBias(file_.q_bias(layer), q_.data(), n);
   AddBias(file_.k_bias(layer), k_.data(), n);
   AddBias(file_.v_bias(layer), v_.data(), n);
-  attention_->Run(layer, position_, n, q_.data(), k_.data(), v_.data(), attended_.data());
+  attention_->Run(layer, q_.data(), k_.data(), v_.data(), attended_.data());
   const auto attended = activations_->Prepare(*kernels_, *pool_, attended_.data(), n, q_dim);
   return multiply(MatrixRole::kO, attended, delta_.data(), config_.d_model);
 }
@@ -262,7 +281,7 @@ absl::Status Decoder::RunFfn(uint32_t layer, uint32_t n) {
   SLUICE_RETURN_IF_ERROR(
       store_->Multiply(file_.MatrixIndex(MatrixRole::kGate, layer), x, gate_.data(), d_ff));
   std::fill_n(delta_.begin(), size_t{n} * config_.d_model, 0.0f);
-  if (!TakesDemandPath(n)) return stream_ffn_->Run(layer, gate_.data(), x, delta_.data());
+  if (!demand_pass_) return stream_ffn_->Run(layer, gate_.data(), x, delta_.data());
   for (uint32_t t = 0; t < n; ++t) {
     SLUICE_RETURN_IF_ERROR(demand_ffn_->Run(layer, std::span(gate_).subspan(size_t{t} * d_ff, d_ff),
                                             x[t], &delta_[size_t{t} * config_.d_model]));
@@ -285,7 +304,7 @@ DecoderStats Decoder::stats() const {
   s.flash_operations = io.operations;
   s.io_busy_ns = io.busy_ns;
   s.io_retries = io.retries;
-  s.stall_ns = io_->stall().stall_ns;
+  s.stall_ns = io_->stall_ns();
   return s;
 }
 
@@ -295,6 +314,8 @@ std::vector<std::string> Decoder::Notes() const {
     notes.push_back("weights: mapped, read by the kernel through the page cache");
   } else {
     notes.push_back("io: " + engine_note_ + "; " + storage_->mode_note());
+    const std::string change = io_thread_->mode_change_note();
+    if (!change.empty()) notes.push_back("io changed: " + change);
     notes.push_back("io thread: " + io_thread_->affinity_note());
   }
   notes.push_back(

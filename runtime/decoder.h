@@ -51,6 +51,8 @@ struct DecoderStats {
   uint64_t flash_bytes = 0, flash_operations = 0;  // 0 if mapped: the kernel reads
   uint64_t io_busy_ns = 0, io_retries = 0;
   uint64_t stall_ns = 0;  // the decode thread waited for reads
+
+  DecoderStats operator-(const DecoderStats& before) const;
 };
 
 class Decoder {
@@ -74,10 +76,14 @@ class Decoder {
   void Rewind() { position_ = 0; }
 
   DecoderStats stats() const;
-  // Paths taken, one clause each: engine, direct I/O, I/O core, kernels, mode, threads.
+  // Paths taken up to now, one clause each: engine, direct I/O, I/O core, kernels, mode, threads.
   std::vector<std::string> Notes() const;
   // A sentence if the I/O thread had to change its way while running, else empty.
   std::string ModeChangeNote() const { return io_thread_->mode_change_note(); }
+  // Weights are used where the kernel maps them; statistics of bundles and reads say nothing.
+  bool mapped() const { return map_ != nullptr; }
+  // Whether all reads so far went past the page cache.
+  bool reads_directly() const { return storage_->direct() && ModeChangeNote().empty(); }
 
  private:
   Decoder(const SluiceFile& file, const MemoryPlan& plan);
@@ -87,7 +93,7 @@ class Decoder {
   absl::Status MapFile();
   bool TakesDemandPath(uint32_t n_tokens) const;
   void ListPieces(bool demand, std::vector<StreamPiece>& pieces) const;
-  void PreparePass(uint32_t n_tokens);
+  void BeginPass(uint32_t n_tokens);
   // `next` is how many tokens the pass after this one is expected to have.
   absl::Status RunChunk(std::span<const int32_t> tokens, uint32_t next,
                         const std::atomic<int>* stop);
@@ -119,14 +125,14 @@ class Decoder {
   std::unique_ptr<DemandFfn> demand_ffn_;
   std::unique_ptr<StreamFfn> stream_ffn_;
 
-  // The pass that the ring is reading for.
   std::vector<StreamPiece> demand_pieces_;  // of every pass on the demand path
   std::vector<StreamPiece> stream_pieces_;  // of one pass on the other
-  std::span<const StreamPiece> pass_;
+  bool demand_pass_ = false;                // the path of the pass that the ring reads for
 
   // [chunk x width] each.
   std::vector<float> x_, normed_, q_, k_, v_, attended_, delta_, gate_;
   std::vector<float> logits_;
+  std::vector<bool> map_checked_;  // see FfnContext
   std::unique_ptr<Activations> activations_;
   uint32_t position_ = 0;
 };

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "cache/neuron_cache.h"
@@ -26,6 +27,8 @@ struct FfnContext {
   StreamRing& ring;
   NeuronCache* cache;    // not used if mapped
   const std::byte* map;  // the whole file, or null
+  // Mapped: bundles that were found intact, by layer and position; each is checked when first used.
+  std::vector<bool>& map_checked;
 
   const BundleLayout& bundles() const { return file.bundles(); }
   size_t type() const { return static_cast<size_t>(bundles().type); }
@@ -33,6 +36,13 @@ struct FfnContext {
     return {bundle, bundles().payload_bytes()};
   }
   float Act(float gate) const;
+  size_t MapKey(uint32_t layer, uint32_t position) const {
+    return size_t{layer} * bundles().d_ff + position;
+  }
+  // Whether a bundle that was not `just_read` must be checked all the same.
+  bool MustCheckMapped(uint32_t layer, uint32_t position) const {
+    return map != nullptr && !map_checked[MapKey(layer, position)];
+  }
 
   // y += c[r] * down column of bundles[r], r in rising order; spread over the outputs, so that the
   // order of the sum of each output is that of r.

@@ -24,9 +24,7 @@ DemandFfn::DemandFfn(const FfnContext& context, const NeuronSelector& selector)
   bundles_.resize(d_ff);
   down_.resize(d_ff);
   ready_.reserve(d_ff);
-  if (c_.map != nullptr) {
-    map_checked_.resize(size_t{c_.file.config().n_layers} * d_ff);
-  } else {
+  if (c_.map == nullptr) {
     pins_.resize(std::min(d_ff, c_.cache->n_slots()));
     wave_index_.resize(c_.cache->n_slots());
     reads_.reserve(d_ff);
@@ -63,28 +61,32 @@ absl::Status DemandFfn::Run(uint32_t layer, std::span<const float> gate, const V
 uint32_t DemandFfn::StartWave(uint32_t layer, uint32_t begin, uint32_t end) {
   ready_.clear();
   reads_.clear();
-  const uint32_t most = std::min<uint32_t>(end - begin, static_cast<uint32_t>(pins_.size()));
+  auto last = std::min<uint32_t>(end - begin, static_cast<uint32_t>(pins_.size()));
+  for (uint32_t w = 0; w < last; ++w) pins_[w] = c_.cache->Find(layer, active_[begin + w]);
   uint32_t count = 0;
-  for (; count < most; ++count) {
+  for (; count < last; ++count) {
     const uint32_t i = begin + count;
-    const uint32_t position = active_[i];
-    Pin pin = c_.cache->Find(layer, position);
-    computed_[i] = false;
+    Pin& pin = pins_[count];
     if (pin) {
       ready_.push_back(count);
     } else {
-      if (reads_.size() < c_.io.room()) {
-        pin = c_.cache->Reserve(layer, position, CacheSegment::kCold);
+      if (reads_.size() == c_.io.room()) break;
+      pin = c_.cache->Reserve(layer, active_[i], CacheSegment::kCold);
+      while (!pin && last > count + 1) {  // hits at the end of the wave hold the slots
+        pins_[--last].Reset();
+        pin = c_.cache->Reserve(layer, active_[i], CacheSegment::kCold);
       }
       if (!pin) break;
       wave_index_[pin.slot()] = count;
-      reads_.push_back({c_.bundles().BundleOffset(layer, position), c_.bundles().stride, pin.data(),
-                        pin.slot()});
+      reads_.push_back({c_.bundles().BundleOffset(layer, active_[i]), c_.bundles().stride,
+                        pin.data(), pin.slot()});
     }
+    computed_[i] = false;
     bundles_[i] = pin.data();
     down_[i] = pin.data() + c_.bundles().down_offset();
-    pins_[count] = std::move(pin);
   }
+  for (uint32_t w = count; w < last; ++w) pins_[w].Reset();
+  c_.cache->CountUses(layer, ready_.size(), reads_.size());
   c_.io.SubmitSlots(reads_);
   return count;
 }
@@ -132,9 +134,7 @@ absl::Status DemandFfn::ComputeReady(uint32_t layer, std::span<const float> gate
       for (size_t r = 0; r < set.n_rows; ++r) {
         const uint32_t w = ready_[b + r], i = begin + w;
         rows[r] = bundles_[i];
-        const bool check =
-            just_read ||
-            (c_.map != nullptr && !map_checked_[size_t{layer} * c_.bundles().d_ff + active_[i]]);
+        const bool check = just_read || c_.MustCheckMapped(layer, active_[i]);
         damaged_[w] = check && !c_.file.BundleIsIntact(layer, active_[i], c_.payload(bundles_[i]));
       }
       c_.kernels.dot[c_.type()](set, c_.bundles().d_model, &x, 1, up, kBatch);
@@ -148,7 +148,7 @@ absl::Status DemandFfn::ComputeReady(uint32_t layer, std::span<const float> gate
     const uint32_t i = begin + w, position = active_[i];
     if (c_.map != nullptr) {
       if (damaged_[w]) return c_.Damaged(layer, position);
-      map_checked_[size_t{layer} * c_.bundles().d_ff + position] = true;
+      c_.map_checked[c_.MapKey(layer, position)] = true;
     } else if (just_read) {
       if (damaged_[w]) {
         SLUICE_RETURN_IF_ERROR(c_.Repair(layer, position, pins_[w].data()));

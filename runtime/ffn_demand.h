@@ -1,10 +1,11 @@
 // The FFN of one token, neuron by neuron: cached bundles are computed at once, misses as they land.
 //
 // The active set is taken in rising position, in waves of as many bundles as the cache can hold at
-// once (one wave, unless the cache is tiny). In a wave, misses are requested first, in file order;
-// the up dots of hits run meanwhile; then those of misses in order of arrival. Down columns are
-// added in rising position, as far as the prefix of bundles that have arrived goes: the sum of each
-// output has one order, whatever came from where and when.
+// once (one wave, unless the cache is tiny). In a wave, hits are pinned, so that no miss takes
+// their place, and misses are requested, in file order; the up dots of hits run meanwhile; then
+// those of misses in order of arrival. Down columns are added in rising position, as far as the
+// prefix of bundles that have arrived goes: the sum of each output has one order, whatever came
+// from where and when.
 #ifndef SLUICE_RUNTIME_FFN_DEMAND_H_
 #define SLUICE_RUNTIME_FFN_DEMAND_H_
 
@@ -57,7 +58,6 @@ class DemandFfn {
   std::vector<uint32_t> wave_index_;       // by slot: index in the wave
   std::vector<uint32_t> ready_;            // indices in the wave to compute now
   std::vector<IoRequest> reads_;
-  std::vector<bool> map_checked_;  // mapped: by layer and position
   uint64_t n_active_ = 0, n_neurons_ = 0;
 };
 

@@ -6,6 +6,13 @@
 #include "io/status.h"
 
 namespace sluice {
+namespace {
+
+uint32_t BundlesPerPiece(const BundleLayout& bundles, uint32_t piece_bytes) {
+  return std::clamp<uint32_t>(piece_bytes / bundles.stride, 1, bundles.bundles_per_blob);
+}
+
+}  // namespace
 
 StreamFfn::StreamFfn(const FfnContext& context, const Options& options)
     : c_(context), options_(options) {
@@ -29,34 +36,30 @@ size_t StreamFfn::ScratchBytes(const Options& options, int n_threads) {
          (kWindow * sizeof(float) + static_cast<size_t>(n_threads) * kPerToken);
 }
 
-uint32_t StreamFfn::BundlesPerPiece() const {
-  return std::clamp<uint32_t>(c_.ring.piece_bytes() / c_.bundles().stride, 1,
-                              c_.bundles().bundles_per_blob);
-}
-
-uint32_t StreamFfn::MaxPieces() const {
-  const uint32_t per_piece = BundlesPerPiece();
-  const uint32_t per_blob = (c_.bundles().bundles_per_blob + per_piece - 1) / per_piece;
-  return c_.bundles().blobs_per_layer() * per_blob;
+size_t StreamFfn::MaxPieces(const BundleLayout& bundles, uint32_t piece_bytes) {
+  const uint32_t per_piece = BundlesPerPiece(bundles, piece_bytes);
+  const uint32_t per_blob = (bundles.bundles_per_blob + per_piece - 1) / per_piece;
+  return size_t{bundles.blobs_per_layer()} * per_blob;
 }
 
 void StreamFfn::AppendPieces(uint32_t layer, std::vector<StreamPiece>& pieces) const {
   if (c_.map != nullptr) return;
   const BundleLayout& b = c_.bundles();
+  const uint32_t per_piece = BundlesPerPiece(b, c_.ring.piece_bytes());
   for (uint32_t first = 0; first < b.d_ff;) {
     const uint32_t blob_end = (first / b.bundles_per_blob + 1) * b.bundles_per_blob;
-    const uint32_t count = std::min({BundlesPerPiece(), blob_end - first, b.d_ff - first});
-    bool cached = true;
-    for (uint32_t p = first; p < first + count && cached; ++p) {
-      cached = c_.cache->Contains(layer, p);
-    }
-    if (!cached) {
+    const uint32_t count = std::min({per_piece, blob_end - first, b.d_ff - first});
+    // From the first to the last that is not cached.
+    uint32_t begin = first, end = first + count;
+    while (begin < end && c_.cache->Contains(layer, begin)) ++begin;
+    while (end > begin && c_.cache->Contains(layer, end - 1)) --end;
+    if (begin < end) {
       StreamPiece piece;
       piece.layer = layer;
-      piece.first = first;
-      piece.count = count;
-      piece.offset = b.BundleOffset(layer, first);
-      piece.length = count * b.stride;
+      piece.first = begin;
+      piece.count = end - begin;
+      piece.offset = b.BundleOffset(layer, begin);
+      piece.length = piece.count * b.stride;
       pieces.push_back(piece);
     }
     first += count;
@@ -68,32 +71,30 @@ absl::Status StreamFfn::Run(uint32_t layer, const float* gate, std::span<const V
   const uint32_t d_ff = c_.bundles().d_ff;
   for (uint32_t p = 0; p < d_ff;) {
     uint32_t cached_end = d_ff;
-    if (c_.map == nullptr && !c_.ring.done()) {
-      const StreamPiece& piece = c_.ring.peek();
-      if (piece.matrix == StreamPiece::kBundles && piece.layer == layer) cached_end = piece.first;
-    }
+    const StreamPiece* next = c_.map == nullptr ? c_.ring.peek() : nullptr;
+    const bool is_of_layer =
+        next != nullptr && next->matrix == StreamPiece::kBundles && next->layer == layer;
+    if (is_of_layer) cached_end = next->first;
     if (p < cached_end) {
       SLUICE_RETURN_IF_ERROR(RunCached(layer, p, cached_end, gate, x, y));
       p = cached_end;
     } else {
-      p += c_.ring.peek().count;
-      SLUICE_RETURN_IF_ERROR(RunPiece(layer, gate, x, y));
+      p += next->count;
+      SLUICE_RETURN_IF_ERROR(RunPiece(layer, *next, gate, x, y));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status StreamFfn::RunPiece(uint32_t layer, const float* gate, std::span<const VectorView> x,
-                                 float* y) {
-  const StreamPiece piece = c_.ring.peek();
+absl::Status StreamFfn::RunPiece(uint32_t layer, const StreamPiece& piece, const float* gate,
+                                 std::span<const VectorView> x, float* y) {
   SLUICE_ASSIGN_OR_RETURN(const auto bytes, c_.ring.Next());
-  c_.cache->CountMisses(layer, piece.count);
   for (uint32_t at = 0; at < piece.count; at += kWindow) {
     const uint32_t count = std::min(kWindow, piece.count - at);
-    for (uint32_t r = 0; r < count; ++r) {
-      bundles_[r] = bytes.data() + size_t{at + r} * c_.bundles().stride;
-    }
-    SLUICE_RETURN_IF_ERROR(RunWindow(layer, piece.first + at, count, true, gate, x, y));
+    std::byte* const window = bytes.data() + size_t{at} * c_.bundles().stride;
+    for (uint32_t r = 0; r < count; ++r) bundles_[r] = window + size_t{r} * c_.bundles().stride;
+    SLUICE_RETURN_IF_ERROR(RunWindow(layer, piece.first + at, count, window, gate, x, y));
+    c_.cache->CountUses(layer, 0, n_used(count));
     Keep(layer, piece.first + at, count);
   }
   c_.ring.Release();
@@ -106,33 +107,37 @@ absl::Status StreamFfn::RunCached(uint32_t layer, uint32_t first, uint32_t end, 
     const uint32_t count = std::min(kWindow, end - at);
     for (uint32_t r = 0; r < count; ++r) {
       if (c_.map != nullptr) {
-        // The mapping is only read: RunWindow repairs nothing there.
-        bundles_[r] = const_cast<std::byte*>(c_.map + c_.bundles().BundleOffset(layer, at + r));
+        bundles_[r] = c_.map + c_.bundles().BundleOffset(layer, at + r);
       } else {
         pins_[r] = c_.cache->Find(layer, at + r);
+        if (!pins_[r]) return absl::InternalError("a bundle is neither cached nor streamed");
         bundles_[r] = pins_[r].data();
       }
     }
-    const absl::Status status =
-        RunWindow(layer, at, count, /*fresh=*/c_.map != nullptr, gate, x, y);
+    const absl::Status status = RunWindow(layer, at, count, /*fresh=*/nullptr, gate, x, y);
     for (uint32_t r = 0; r < count; ++r) pins_[r].Reset();
     SLUICE_RETURN_IF_ERROR(status);
+    if (c_.map == nullptr) c_.cache->CountUses(layer, n_used(count), 0);
   }
   return absl::OkStatus();
 }
 
-absl::Status StreamFfn::RunWindow(uint32_t layer, uint32_t first, uint32_t count, bool fresh,
+absl::Status StreamFfn::RunWindow(uint32_t layer, uint32_t first, uint32_t count, std::byte* fresh,
                                   const float* gate, std::span<const VectorView> x, float* y) {
   const size_t grain = WorthwhileGrain(c_.bundles().row_bytes() * x.size(), 1);
+  const bool is_fresh = fresh != nullptr;
   c_.pool.Run(count, grain, [&](size_t begin, size_t end, int thread) {
-    ComputeRows(layer, first, static_cast<uint32_t>(begin), static_cast<uint32_t>(end), fresh, gate,
-                x, thread);
+    ComputeRows(layer, first, static_cast<uint32_t>(begin), static_cast<uint32_t>(end), is_fresh,
+                gate, x, thread);
   });
   for (uint32_t r = 0; r < count; ++r) {
-    if (!damaged_[r]) continue;
-    if (c_.map != nullptr) return c_.Damaged(layer, first + r);
-    SLUICE_RETURN_IF_ERROR(c_.Repair(layer, first + r, bundles_[r]));
-    ComputeRows(layer, first, r, r + 1, fresh, gate, x, 0);
+    if (damaged_[r]) {
+      if (!is_fresh) return c_.Damaged(layer, first + r);
+      SLUICE_RETURN_IF_ERROR(c_.Repair(layer, first + r, fresh + size_t{r} * c_.bundles().stride));
+      ComputeRows(layer, first, r, r + 1, is_fresh, gate, x, 0);
+    } else if (c_.map != nullptr && is_wanted(r)) {
+      c_.map_checked[c_.MapKey(layer, first + r)] = true;
+    }
   }
   AddDownOfTokens(count, x.size(), y);
   return absl::OkStatus();
@@ -149,8 +154,8 @@ void StreamFfn::ComputeRows(uint32_t layer, uint32_t first, uint32_t begin, uint
       used |= !options_.skip_inactive || a != 0.0f;
     }
     used_[r] = used;
-    damaged_[r] =
-        is_wanted(r) && fresh && !c_.file.BundleIsIntact(layer, first + r, c_.payload(bundles_[r]));
+    const bool check = is_wanted(r) && (fresh || c_.MustCheckMapped(layer, first + r));
+    damaged_[r] = check && !c_.file.BundleIsIntact(layer, first + r, c_.payload(bundles_[r]));
     down_[r] = bundles_[r] + c_.bundles().down_offset();
     if (used && !damaged_[r] && x.size() > 1) ComputeRow(r, x, thread);
   }

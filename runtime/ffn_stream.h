@@ -5,6 +5,7 @@
 #ifndef SLUICE_RUNTIME_FFN_STREAM_H_
 #define SLUICE_RUNTIME_FFN_STREAM_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -32,7 +33,7 @@ class StreamFfn {
   // may be evicted.
   void AppendPieces(uint32_t layer, std::vector<StreamPiece>& pieces) const;
   // Most pieces that AppendPieces adds.
-  uint32_t MaxPieces() const;
+  static size_t MaxPieces(const BundleLayout& bundles, uint32_t piece_bytes);
 
   // gate [n x d_ff] by position, x[t] the normed inputs; adds the outputs to y [n x d_model].
   absl::Status Run(uint32_t layer, const float* gate, std::span<const VectorView> x, float* y);
@@ -42,9 +43,9 @@ class StreamFfn {
  private:
   static constexpr uint32_t kWindow = 128;  // bundles handled at a time
 
-  uint32_t BundlesPerPiece() const;
-  // Bundles [first, first + count) at bundles_; `fresh` if just read and to be checked.
-  absl::Status RunWindow(uint32_t layer, uint32_t first, uint32_t count, bool fresh,
+  // Bundles [first, first + count) at bundles_. `fresh`: where they lie if they were just read and
+  // are to be checked, else null.
+  absl::Status RunWindow(uint32_t layer, uint32_t first, uint32_t count, std::byte* fresh,
                          const float* gate, std::span<const VectorView> x, float* y);
   // Up dots and coefficients of rows [begin, end) of the window that begins at position `first`.
   void ComputeRows(uint32_t layer, uint32_t first, uint32_t begin, uint32_t end, bool fresh,
@@ -52,24 +53,28 @@ class StreamFfn {
   void ComputeRow(uint32_t row, std::span<const VectorView> x, int thread);
   void ComputeRowsOfOneToken(uint32_t begin, uint32_t end, const VectorView& x);
   void AddDownOfTokens(uint32_t count, size_t n_tokens, float* y);
-  absl::Status RunPiece(uint32_t layer, const float* gate, std::span<const VectorView> x, float* y);
+  absl::Status RunPiece(uint32_t layer, const StreamPiece& piece, const float* gate,
+                        std::span<const VectorView> x, float* y);
   absl::Status RunCached(uint32_t layer, uint32_t first, uint32_t end, const float* gate,
                          std::span<const VectorView> x, float* y);
   void Keep(uint32_t layer, uint32_t first, uint32_t count);
+  uint64_t n_used(uint32_t count) const {
+    return static_cast<uint64_t>(std::count(used_.begin(), used_.begin() + count, true));
+  }
   bool is_wanted(uint32_t row) const { return used_[row] || options_.keep_inactive; }
 
   const FfnContext& c_;
   const Options options_;
-  std::vector<std::byte*> bundles_;       // of the window
-  std::vector<const std::byte*> down_;    // of the window
-  std::vector<uint8_t> used_, damaged_;   // of the window
-  std::vector<float> coefficients_;       // [token x kWindow]
-  std::vector<VectorView> thread_views_;  // [thread x max_tokens]
-  std::vector<uint32_t> thread_tokens_;   // [thread x max_tokens]
-  std::vector<float> thread_up_;          // [thread x max_tokens]
-  std::vector<Pin> pins_;                 // of the window: cached bundles, or those being kept
-  std::vector<uint32_t> kept_rows_;       // of the window
-  std::vector<uint32_t> kept_;            // hot bundles by layer
+  std::vector<const std::byte*> bundles_;  // of the window
+  std::vector<const std::byte*> down_;     // of the window
+  std::vector<uint8_t> used_, damaged_;    // of the window
+  std::vector<float> coefficients_;        // [token x kWindow]
+  std::vector<VectorView> thread_views_;   // [thread x max_tokens]
+  std::vector<uint32_t> thread_tokens_;    // [thread x max_tokens]
+  std::vector<float> thread_up_;           // [thread x max_tokens]
+  std::vector<Pin> pins_;                  // of the window: cached bundles, or those being kept
+  std::vector<uint32_t> kept_rows_;        // of the window
+  std::vector<uint32_t> kept_;             // hot bundles by layer
 };
 
 }  // namespace sluice

@@ -21,31 +21,32 @@ uint64_t MajorFaults() {
 // Measures a phase as the difference of totals.
 class PhaseMeter {
  public:
-  explicit PhaseMeter(const Decoder& decoder)
+  explicit PhaseMeter(Decoder& decoder)
       : decoder_(decoder), before_(decoder.stats()), faults_(MajorFaults()), begin_(NowNs()) {}
 
+  absl::Status Forward(std::span<const int32_t> tokens, const std::atomic<int>* stop) {
+    const uint64_t begin = NowNs();
+    absl::Status status = decoder_.Forward(tokens, stop);
+    forward_ns_ += NowNs() - begin;
+    return status;
+  }
+
   PhaseCost Finish(uint64_t tokens) const {
-    const DecoderStats now = decoder_.stats();
     PhaseCost c;
     c.tokens = tokens;
     c.wall_ns = NowNs() - begin_;
-    c.stall_ns = now.stall_ns - before_.stall_ns;
-    c.io_busy_ns = now.io_busy_ns - before_.io_busy_ns;
-    c.flash_bytes = now.flash_bytes - before_.flash_bytes;
-    c.flash_operations = now.flash_operations - before_.flash_operations;
-    c.hits = now.hits - before_.hits;
-    c.misses = now.misses - before_.misses;
-    c.active_neurons = now.active_neurons - before_.active_neurons;
-    c.gated_neurons = now.gated_neurons - before_.gated_neurons;
+    c.forward_ns = forward_ns_;
+    c.decoder = decoder_.stats() - before_;
     c.major_faults = MajorFaults() - faults_;
     return c;
   }
 
  private:
-  const Decoder& decoder_;
+  Decoder& decoder_;
   const DecoderStats before_;
   const uint64_t faults_;
   const uint64_t begin_;
+  uint64_t forward_ns_ = 0;
 };
 
 }  // namespace
@@ -68,11 +69,6 @@ std::string_view StopReasonName(StopReason reason) {
 
 double PhaseCost::tokens_per_second() const {
   return wall_ns > 0 ? static_cast<double>(tokens) * 1e9 / static_cast<double>(wall_ns) : 0.0;
-}
-
-double PhaseCost::hit_rate() const {
-  const uint64_t needed = hits + misses;
-  return needed > 0 ? static_cast<double>(hits) / static_cast<double>(needed) : 1.0;
 }
 
 uint64_t Percentile(std::span<const uint64_t> samples, double q) {
@@ -99,12 +95,13 @@ absl::StatusOr<GenerationResult> Generate(Decoder& decoder, const Tokenizer& tok
                             : room;
   result.tokens.reserve(most);
   result.tbt_ns.reserve(most);
-  Sampler sampler(request.sampler, static_cast<uint32_t>(decoder.logits().size()));
+  Sampler sampler(request.sampler, static_cast<uint32_t>(decoder.logits().size()),
+                  decoder.context());
   for (const int32_t t : request.prompt) sampler.Accept(t);
 
   uint64_t last = NowNs();
-  const PhaseMeter prefill(decoder);
-  const absl::Status prompt_status = decoder.Forward(request.prompt, request.stop);
+  PhaseMeter prefill(decoder);
+  const absl::Status prompt_status = prefill.Forward(request.prompt, request.stop);
   if (absl::IsCancelled(prompt_status)) {
     result.stop = StopReason::kInterrupted;
     result.prefill = prefill.Finish(0);
@@ -113,7 +110,7 @@ absl::StatusOr<GenerationResult> Generate(Decoder& decoder, const Tokenizer& tok
   SLUICE_RETURN_IF_ERROR(prompt_status);
   result.prefill = prefill.Finish(request.prompt.size());
 
-  const PhaseMeter decode(decoder);
+  PhaseMeter decode(decoder);
   uint64_t n_passes = 0;
   result.stop = most == room && request.n_predict != static_cast<int64_t>(most)
                     ? StopReason::kContextFull
@@ -135,7 +132,7 @@ absl::StatusOr<GenerationResult> Generate(Decoder& decoder, const Tokenizer& tok
       break;
     }
     if (result.tokens.size() == most) break;  // nobody needs the logits after the last token
-    const absl::Status status = decoder.Forward({&token, 1}, request.stop);
+    const absl::Status status = decode.Forward({&token, 1}, request.stop);
     if (absl::IsCancelled(status)) {
       result.stop = StopReason::kInterrupted;
       break;

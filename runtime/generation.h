@@ -31,16 +31,12 @@ std::string_view StopReasonName(StopReason reason);
 struct PhaseCost {
   uint64_t tokens = 0;
   uint64_t wall_ns = 0;
-  uint64_t stall_ns = 0;  // of wall_ns, waiting for reads
-  uint64_t io_busy_ns = 0;
-  uint64_t flash_bytes = 0;
-  uint64_t flash_operations = 0;
-  uint64_t hits = 0, misses = 0;                   // bundles
-  uint64_t active_neurons = 0, gated_neurons = 0;  // where neurons were chosen one by one
+  uint64_t forward_ns = 0;  // of wall_ns, in the decoder; the rest is sampling and the sink
+  DecoderStats decoder;     // stall_ns is part of forward_ns
   uint64_t major_faults = 0;
 
   double tokens_per_second() const;
-  double hit_rate() const;  // of bundles; 1 if none was looked for (all mapped)
+  uint64_t compute_ns() const { return forward_ns - decoder.stall_ns; }
 };
 
 struct GenerationResult {

@@ -1,7 +1,6 @@
 #include "runtime/memory_plan.h"
 
 #include <algorithm>
-#include <fstream>
 
 #include "absl/strings/str_format.h"
 #include "cache/neuron_cache.h"
@@ -10,6 +9,7 @@
 #include "runtime/attention.h"
 #include "runtime/ffn_demand.h"
 #include "runtime/ffn_stream.h"
+#include "runtime/sampler.h"
 #include "runtime/weight_store.h"
 
 namespace sluice {
@@ -19,7 +19,6 @@ constexpr uint32_t kLargePiece = 512 * 1024;
 constexpr uint32_t kManyBuffers = 8;
 constexpr uint32_t kFewSlots = 16;
 constexpr uint32_t kMaxIoCapacity = 4096;
-constexpr uint64_t kIoRequestBytes = 128;  // a request in its queues, upper bound
 // What chunk scratch and stream buffers may take of a budget, as a divisor.
 constexpr uint64_t kScratchShare = 8;
 constexpr uint64_t kRingShare = 16;
@@ -89,17 +88,10 @@ class Planner {
       plan_.n_slots = 0;
       plan_.n_buffers = 0;
       plan_.chunk = request_.chunk;
-      return Describe();
     }
     plan_.minimum = Total();
-    if (request_.budget < plan_.minimum) {
-      return absl::ResourceExhaustedError(
-          absl::StrFormat("%s: a memory budget of %s is too small; with a context of %u tokens the "
-                          "least is %u bytes "
-                          "(%s)",
-                          file_.path(), FormatBytes(request_.budget), request_.context,
-                          plan_.minimum, FormatBytes(plan_.minimum)));
-    }
+    if (request_.budget < plan_.minimum) return BudgetTooSmall();
+    if (request_.mapped) return Describe();
     GrowScratch();
     const bool sparse = request_.mode == DecodeMode::kExact && config_.sparse();
     GiveToMatrices(ResidencyOrder(file_, /*gates=*/false));
@@ -113,19 +105,31 @@ class Planner {
   }
 
  private:
+  absl::Status BudgetTooSmall() const {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "%s: a memory budget of %s is too small; with a context of %u tokens the least is %u bytes "
+        "(%s)",
+        file_.path(), FormatBytes(request_.budget), request_.context, plan_.minimum,
+        FormatBytes(plan_.minimum)));
+  }
   uint32_t io_capacity() const {
     return std::clamp<uint32_t>(config_.d_ff + 2 * kManyBuffers, 64, kMaxIoCapacity);
   }
   uint64_t FixedBytes() const {
     return file_.memory_bytes() + request_.tokenizer_bytes +
-           Attention::KvBytes(config_, request_.context) +
-           Attention::ScratchBytes(config_, request_.context, request_.n_threads) +
-           config_.vocab_size * sizeof(float);
+           Attention::KvBytes(config_, request_.context);
+  }
+  uint64_t SamplingBytes() const {
+    return config_.vocab_size * sizeof(float) +
+           Sampler::Bytes(config_.vocab_size, request_.context);
   }
   uint64_t StreamBytes() const {
     const MatrixEntry& embedding = file_.matrix(0);
+    const PassPieces pieces = MaxPassPieces(file_, plan_);
     return uint64_t{plan_.n_buffers} * plan_.piece_bytes +
-           WeightStore::EmbedBufferBytes(embedding) + io_capacity() * kIoRequestBytes;
+           WeightStore::EmbedBufferBytes(embedding) +
+           WeightIo::Bytes(io_capacity(), plan_.n_buffers) +
+           (pieces.demand + pieces.stream) * sizeof(StreamPiece);
   }
   uint64_t ResidentBytes() const {
     uint64_t bytes = 0;
@@ -138,13 +142,15 @@ class Planner {
   uint64_t SlotBytes() const {
     return NeuronCache::BytesPerSlot(shape_) + sizeof(Pin) + sizeof(uint32_t);
   }
+  uint64_t AttentionScratchBytes() const {
+    return Attention::ScratchBytes(config_, {request_.context, plan_.chunk}, request_.n_threads);
+  }
   uint64_t CacheBytes() const {
-    if (request_.mapped) return 0;
     return NeuronCache::FixedBytes(shape_) + plan_.n_slots * NeuronCache::BytesPerSlot(shape_);
   }
   uint64_t ScratchBytes() const {
-    return ChunkBytes(config_, plan_.chunk, request_.n_threads) +
-           DemandFfn::ScratchBytes(config_.d_ff, plan_.n_slots);
+    return ChunkBytes(config_, plan_.chunk, request_.n_threads) + AttentionScratchBytes() +
+           SamplingBytes() + DemandFfn::ScratchBytes(config_.d_ff, plan_.n_slots);
   }
   uint64_t Total() const {
     return FixedBytes() + StreamBytes() + ResidentBytes() + CacheBytes() + ScratchBytes();
@@ -214,14 +220,11 @@ class Planner {
                                           plan_.resident.size()));
     add("neuron cache", CacheBytes(),
         request_.mapped
-            ? "none: mapped"
+            ? "only its index: mapped"
             : absl::StrFormat("%u of %u bundles", plan_.n_slots, config_.n_layers * config_.d_ff));
     add("KV cache", Attention::KvBytes(config_, request_.context),
         absl::StrFormat("%u positions", request_.context));
-    add("scratch",
-        ScratchBytes() + Attention::ScratchBytes(config_, request_.context, request_.n_threads) +
-            config_.vocab_size * sizeof(float),
-        absl::StrFormat("prompt chunks of %u tokens", plan_.chunk));
+    add("scratch", ScratchBytes(), absl::StrFormat("prompt chunks of %u tokens", plan_.chunk));
     add("stream buffers", StreamBytes(),
         absl::StrFormat("%u of %s", plan_.n_buffers, FormatBytes(plan_.piece_bytes)));
     add("tokenizer and directory", file_.memory_bytes() + request_.tokenizer_bytes, "");
@@ -236,31 +239,24 @@ class Planner {
   MemoryPlan plan_;
 };
 
-uint64_t ReadNumber(const std::string& path) {
-  std::ifstream in(path);
-  uint64_t v = 0;
-  return in >> v ? v : UINT64_MAX;
-}
-
 }  // namespace
+
+PassPieces MaxPassPieces(const SluiceFile& file, const MemoryPlan& plan) {
+  PassPieces most;
+  if (plan.request.mapped) return most;
+  const uint32_t head = file.MatrixIndex(MatrixRole::kHead, 0);  // may be the embedding
+  for (uint32_t i = 0; i < plan.resident.size(); ++i) {
+    const MatrixEntry& m = file.matrix(i);
+    if (plan.resident[i] || (m.role == MatrixRole::kEmbedding && i != head)) continue;
+    most.demand += WeightStore::NumPieces(m, plan.piece_bytes);
+  }
+  most.stream =
+      most.demand + file.config().n_layers * StreamFfn::MaxPieces(file.bundles(), plan.piece_bytes);
+  return most;
+}
 
 absl::StatusOr<MemoryPlan> PlanMemory(const SluiceFile& file, const PlanRequest& request) {
   return Planner(file, request).Run();
-}
-
-uint64_t AvailableMemory() {
-  std::ifstream in("/proc/meminfo");
-  std::string key, unit;
-  uint64_t kib = 0, available = 0;
-  while (in >> key >> kib >> unit) {
-    if (key == "MemAvailable:") available = kib * 1024;
-  }
-  // Limits of the memory cgroup that are at the usual places; absent files read as no limit.
-  for (const char* path :
-       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    available = std::min(available, ReadNumber(path));
-  }
-  return available;
 }
 
 std::string FormatBytes(uint64_t bytes) {

@@ -41,7 +41,7 @@ struct MemoryPlan {
   std::vector<PlanItem> items;
   uint64_t total = 0;       // sum of the items
   uint64_t minimum = 0;     // the smallest budget that would be accepted
-  uint64_t everything = 0;  // the budget from which on nothing is read twice
+  uint64_t everything = 0;  // the budget from which on nothing is read twice; 0 if mapped
 
   std::vector<bool> resident;  // by matrix
   uint32_t n_slots = 0;        // of the neuron cache
@@ -55,8 +55,11 @@ struct MemoryPlan {
 // ResourceExhausted naming the minimum if the budget is below it.
 absl::StatusOr<MemoryPlan> PlanMemory(const SluiceFile& file, const PlanRequest& request);
 
-// MemAvailable of the system, or of the memory cgroup if that is less; 0 if unknown.
-uint64_t AvailableMemory();
+// The most pieces that a pass streams where misses are read one by one, and where all bundles pass.
+struct PassPieces {
+  size_t demand = 0, stream = 0;
+};
+PassPieces MaxPassPieces(const SluiceFile& file, const MemoryPlan& plan);
 
 // "1.5 GiB".
 std::string FormatBytes(uint64_t bytes);

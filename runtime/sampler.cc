@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 
@@ -23,10 +23,17 @@ absl::Status ValidateSampler(const SamplerOptions& o) {
   return s;
 }
 
-Sampler::Sampler(const SamplerOptions& options, uint32_t vocab_size)
+Sampler::Sampler(const SamplerOptions& options, uint32_t vocab_size, uint32_t context)
     : options_(options), state_(options.seed) {
   candidates_.resize(vocab_size);
   weights_.reserve(vocab_size);
+  penalised_.resize(vocab_size);
+  history_.reserve(context + 1);  // the last token sampled needs no place in the context
+}
+
+size_t Sampler::Bytes(uint32_t vocab_size, uint32_t context) {
+  return vocab_size * (sizeof(Candidate) + sizeof(double) + sizeof(uint32_t)) +
+         (size_t{context} + 1) * sizeof(int32_t);
 }
 
 void Sampler::Accept(int32_t token) { history_.push_back(token); }
@@ -44,13 +51,11 @@ void Sampler::Penalise() {
   if (options_.repeat_penalty == 1.0f) return;
   size_t n = history_.size();
   if (options_.repeat_last_n >= 0) n = std::min<size_t>(n, options_.repeat_last_n);
-  const auto recent = std::span(history_).last(n);
-  for (size_t i = 0; i < n; ++i) {
-    if (std::find(recent.begin(), recent.begin() + static_cast<ptrdiff_t>(i), recent[i]) !=
-        recent.begin() + static_cast<ptrdiff_t>(i)) {
-      continue;  // once per distinct token
-    }
-    float& logit = candidates_[static_cast<size_t>(recent[i])].logit;
+  ++n_calls_;
+  for (const int32_t token : std::span(history_).last(n)) {
+    const auto id = static_cast<size_t>(token);
+    if (std::exchange(penalised_[id], n_calls_) == n_calls_) continue;  // once per distinct token
+    float& logit = candidates_[id].logit;
     logit = logit > 0 ? logit / options_.repeat_penalty : logit * options_.repeat_penalty;
   }
 }
@@ -58,7 +63,7 @@ void Sampler::Penalise() {
 absl::Status Sampler::Sample(std::span<const float> logits, int32_t* token) {
   candidates_.resize(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (!(logits[i] < std::numeric_limits<float>::infinity())) {
+    if (!std::isfinite(logits[i])) {
       return absl::InternalError(absl::StrFormat(
           "the logit of token %u is %f: the weights hold NaN or infinity", i, logits[i]));
     }

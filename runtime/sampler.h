@@ -24,10 +24,13 @@ struct SamplerOptions {
 // InvalidArgument naming the flag that is out of range.
 absl::Status ValidateSampler(const SamplerOptions& options);
 
-// Thread-compatible. The same seed and logits give the same tokens on every machine.
+// Thread-compatible. The same seed and logits give the same tokens on every machine whose C library
+// computes exp alike. Allocates nothing after construction.
 class Sampler {
  public:
-  Sampler(const SamplerOptions& options, uint32_t vocab_size);
+  // A text has at most `context` tokens.
+  Sampler(const SamplerOptions& options, uint32_t vocab_size, uint32_t context);
+  static size_t Bytes(uint32_t vocab_size, uint32_t context);
 
   // `logits` as the decoder gives them; a NaN or infinity among them gives InternalError, since any
   // choice would hide a fault. Ties go to the lowest id.
@@ -49,6 +52,8 @@ class Sampler {
   std::vector<Candidate> candidates_;
   std::vector<double> weights_;
   std::vector<int32_t> history_;
+  std::vector<uint32_t> penalised_;  // by token: the last call of Penalise that met it
+  uint32_t n_calls_ = 0;
 };
 
 }  // namespace sluice

@@ -12,6 +12,7 @@ StreamRing::StreamRing(WeightIo& io, std::span<std::byte> memory, uint32_t piece
 
 void StreamRing::Begin(std::span<const StreamPiece> sequence) {
   sequence_ = sequence;
+  begun_ = true;
   submitted_ = consumed_ = 0;
   Fill();
 }
@@ -44,6 +45,7 @@ void StreamRing::Release() {
 void StreamRing::Cancel() {
   if (submitted_ > consumed_) io_.Drain();
   sequence_ = {};
+  begun_ = false;
   submitted_ = consumed_ = 0;
 }
 

@@ -36,15 +36,13 @@ class StreamRing {
   // Starts reading `sequence` (borrowed until it is consumed or cancelled) from its beginning.
   // Nothing may be left of the sequence before; see Cancel.
   void Begin(std::span<const StreamPiece> sequence);
-  // The sequence of the last Begin, if none of it has been consumed.
-  bool IsFresh(std::span<const StreamPiece> sequence) const {
-    return consumed_ == 0 && sequence_.data() == sequence.data() &&
-           sequence_.size() == sequence.size();
-  }
+  // Nothing has been consumed since Begin.
+  bool is_fresh() const { return begun_ && consumed_ == 0; }
 
-  bool done() const { return consumed_ == sequence_.size(); }
-  // The piece that Next will give.
-  const StreamPiece& peek() const { return sequence_[consumed_]; }
+  // The piece that Next will give; null if none is left.
+  const StreamPiece* peek() const {
+    return consumed_ < sequence_.size() ? &sequence_[consumed_] : nullptr;
+  }
   // Waits for the next piece. Its bytes are the caller's until Release.
   absl::StatusOr<std::span<std::byte>> Next();
   // Gives the buffer back and starts the next read.
@@ -63,6 +61,7 @@ class StreamRing {
   const uint32_t piece_bytes_;
   const uint32_t n_buffers_;
   std::span<const StreamPiece> sequence_;
+  bool begun_ = false;    // since the last Cancel
   size_t submitted_ = 0;  // pieces of the sequence whose reads have started
   size_t consumed_ = 0;   // pieces that have been released
 };

@@ -1,8 +1,12 @@
 #include "runtime/thread_pool.h"
 
 #include <algorithm>
+#include <system_error>
 
+#include "absl/strings/str_format.h"
+#include "io/clock.h"
 #include "io/futex.h"
+#include "io/scoped_signal_block.h"
 
 namespace sluice {
 namespace {
@@ -12,12 +16,44 @@ namespace {
 constexpr size_t kSharesPerThread = 4;
 constexpr size_t kMaxShares = 0xffff;
 
+// Waits a moment, and says no once it has done so for its time: how long one hint to the processor
+// takes differs by a factor of ten.
+class Spinner {
+ public:
+  explicit Spinner(uint64_t limit_ns) : limit_ns_(limit_ns) {}
+  bool Spin() {
+    constexpr uint32_t kSpinsPerLook = 32;
+    if (limit_ns_ == 0) return false;
+    if (n_ % kSpinsPerLook == 0) {
+      const uint64_t now_ns = NowNs();
+      if (begin_ns_ == 0) begin_ns_ = now_ns;
+      if (now_ns - begin_ns_ > limit_ns_) return false;
+    }
+    ++n_;
+    CpuRelax();
+    return true;
+  }
+
+ private:
+  const uint64_t limit_ns_;
+  uint64_t begin_ns_ = 0;
+  uint32_t n_ = 0;
+};
+
 }  // namespace
 
-ThreadPool::ThreadPool(int n_threads, int spin) : spin_(spin) {
-  for (int t = 1; t < n_threads; ++t) {
-    workers_.emplace_back([this, t] { WorkerLoop(t); });
+absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::Create(int n_threads, uint64_t spin_ns) {
+  const ScopedSignalBlock no_signals;
+  auto pool = std::unique_ptr<ThreadPool>(new ThreadPool(spin_ns));
+  try {
+    for (int t = 1; t < n_threads; ++t) {
+      pool->workers_.emplace_back([p = pool.get(), t] { p->WorkerLoop(t); });
+    }
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "cannot start %d compute threads: %s; give a smaller -t", n_threads, error.what()));
   }
+  return pool;
 }
 
 ThreadPool::~ThreadPool() {
@@ -73,11 +109,9 @@ void ThreadPool::Run(size_t n, size_t grain, Task fn) {
   generation_.store(generation);
   for (uint32_t parked = n_parked_.load(); parked > 0; --parked) FutexWake(generation_);
   RunShares(0);
-  for (int i = 0; n_unfinished_.load(std::memory_order_acquire) != 0; ++i) {
-    if (i < spin_) {
-      CpuRelax();
-      continue;
-    }
+  Spinner spinner(spin_ns_);
+  while (n_unfinished_.load(std::memory_order_acquire) != 0) {
+    if (spinner.Spin()) continue;
     caller_parked_.store(true);
     const uint32_t left = n_unfinished_.load();
     if (left != 0) FutexWait(n_unfinished_, left);
@@ -88,11 +122,9 @@ void ThreadPool::Run(size_t n, size_t grain, Task fn) {
 void ThreadPool::WorkerLoop(int thread) {
   uint32_t seen = 0;
   for (;;) {
-    for (int i = 0; generation_.load(std::memory_order_acquire) == seen; ++i) {
-      if (i < spin_) {
-        CpuRelax();
-        continue;
-      }
+    Spinner spinner(spin_ns_);
+    while (generation_.load(std::memory_order_acquire) == seen) {
+      if (spinner.Spin()) continue;
       n_parked_.fetch_add(1);
       FutexWait(generation_, seen);
       n_parked_.fetch_sub(1);

@@ -4,26 +4,29 @@
 // delays nothing but the share that it may be in.
 //
 // Workers spin for a short while, then park, so that a decode step pays no wake-up and an idle
-// process no CPU. Run allocates nothing and takes no lock. One caller at a time; a task may call
-// Run itself only with n <= grain.
+// process no CPU. Run allocates nothing and takes no lock. One caller at a time; a task must not
+// call Run itself.
 #ifndef SLUICE_RUNTIME_THREAD_POOL_H_
 #define SLUICE_RUNTIME_THREAD_POOL_H_
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
 
 namespace sluice {
 
 class ThreadPool {
  public:
-  // `n_threads` counts the caller; at least 1. `spin` is how many times a thread looks for work, or
-  // for the end of the others' work, before it parks (0 where there are more threads than cores).
-  ThreadPool(int n_threads, int spin);
+  // `n_threads` counts the caller; at least 1. A thread looks `spin_ns` for work, or for the end of
+  // the others' work, before it parks (0 where there are more threads than cores).
+  // ResourceExhausted if the system gives no more threads.
+  static absl::StatusOr<std::unique_ptr<ThreadPool>> Create(int n_threads, uint64_t spin_ns);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -36,6 +39,8 @@ class ThreadPool {
   void Run(size_t n, size_t grain, Task fn);
 
  private:
+  explicit ThreadPool(uint64_t spin_ns) : spin_ns_(spin_ns) {}
+
   void WorkerLoop(int thread);
   // Claims a share of the task that is current; false if none is left.
   bool Claim(uint32_t* share);
@@ -43,7 +48,7 @@ class ThreadPool {
   void RunShares(int thread);
 
   std::vector<std::thread> workers_;
-  const int spin_;
+  const uint64_t spin_ns_;
   // Generation (32 bits), number of shares (16), next share to claim (16) of the current task. The
   // fields below belong to that generation: they are written before it is published, and do not
   // change while a claimed share is not finished.

@@ -12,36 +12,48 @@ namespace {
 
 // Tags of stream buffers carry this bit; those of slots do not.
 constexpr uint32_t kStreamTag = 1u << 31;
+constexpr size_t kCompletionsAtOnce = 256;
 
 }  // namespace
 
 WeightIo::WeightIo(IoThread& io, const StorageFile& file, uint32_t capacity,
                    uint32_t n_stream_buffers)
-    : io_(io), file_(file), capacity_(capacity), completions_(256) {
+    : io_(io), file_(file), capacity_(capacity), completions_(kCompletionsAtOnce) {
   landed_.reserve(capacity);
   stream_landed_.resize(n_stream_buffers);
+}
+
+size_t WeightIo::Bytes(uint32_t capacity, uint32_t n_stream_buffers) {
+  return IoThread::QueueBytes(capacity) + kCompletionsAtOnce * sizeof(IoCompletion) +
+         capacity * sizeof(uint32_t) + n_stream_buffers;
 }
 
 void WeightIo::SubmitStream(IoRequest read) {
   stream_landed_[read.tag] = false;
   read.tag |= kStreamTag;
-  io_.Submit({&read, 1}, IoPriority::kLookAhead);
+  Submit({&read, 1}, IoPriority::kLookAhead);
+}
+
+void WeightIo::Submit(std::span<const IoRequest> reads, IoPriority priority) {
+  if (!io_.Submit(reads, priority)) overfull_ = true;
 }
 
 absl::Status WeightIo::FailedRead(const IoCompletion& completion) const {
   if (completion.error == ENODATA) {
     return absl::DataLossError(
-        absl::StrFormat("%s: the file ended inside a read of weights; it has become shorter: copy "
-                        "or repack it again",
-                        file_.path()));
+        absl::StrFormat("%s: the file ended inside a read of weights at offset %u; it has become "
+                        "shorter: copy or repack it again",
+                        file_.path(), completion.offset));
   }
-  return absl::UnavailableError(
-      absl::StrFormat("%s: a read of weights failed after retries: %s; the storage may be failing",
-                      file_.path(), strerror(completion.error)));
+  return absl::UnavailableError(absl::StrFormat(
+      "%s: a read of weights at offset %u failed after retries: %s; the storage may "
+      "be failing",
+      file_.path(), completion.offset, strerror(completion.error)));
 }
 
 absl::Status WeightIo::Pump() {
   absl::Status status;
+  if (overfull_) status = absl::InternalError("more reads were asked for than the queue has room");
   size_t n;
   while ((n = io_.Poll(completions_)) > 0) {
     for (const IoCompletion& c : std::span(completions_).first(n)) {
@@ -60,7 +72,7 @@ absl::Status WeightIo::Pump() {
 absl::Status WeightIo::WaitAndPump() {
   const uint64_t begin = NowNs();
   io_.WaitForCompletion();
-  stall_.stall_ns += NowNs() - begin;
+  stall_ns_ += NowNs() - begin;
   return Pump();
 }
 

@@ -16,21 +16,18 @@
 
 namespace sluice {
 
-// Time that the decode thread waited for reads.
-struct StallStats {
-  uint64_t stall_ns = 0;
-};
-
 class WeightIo {
  public:
   // Borrows both. `capacity` is the I/O thread's; `n_stream_buffers` sizes the table of the ring.
   WeightIo(IoThread& io, const StorageFile& file, uint32_t capacity, uint32_t n_stream_buffers);
 
+  static size_t Bytes(uint32_t capacity, uint32_t n_stream_buffers);
+
   // How many more reads may be submitted now.
   uint32_t room() const { return capacity_ - static_cast<uint32_t>(io_.in_flight()); }
 
   // The tag of a read is its slot, or its buffer. The caller keeps the batch within room().
-  void SubmitSlots(std::span<const IoRequest> reads) { io_.Submit(reads, IoPriority::kDemand); }
+  void SubmitSlots(std::span<const IoRequest> reads) { Submit(reads, IoPriority::kDemand); }
   void SubmitStream(IoRequest read);
 
   // Takes what has completed; never blocks. Statuses name file and offset.
@@ -46,11 +43,11 @@ class WeightIo {
   bool stream_landed(uint32_t buffer) const { return stream_landed_[buffer]; }
 
   const StorageFile& file() const { return file_; }
-  const StallStats& stall() const { return stall_; }
+  uint64_t stall_ns() const { return stall_ns_; }  // the decode thread waited for reads
   IoStats io_stats() const { return io_.stats(); }
-  size_t in_flight() const { return io_.in_flight(); }
 
  private:
+  void Submit(std::span<const IoRequest> reads, IoPriority priority);
   absl::Status FailedRead(const IoCompletion& completion) const;
 
   IoThread& io_;
@@ -59,7 +56,8 @@ class WeightIo {
   std::vector<IoCompletion> completions_;  // scratch of Pump
   std::vector<uint32_t> landed_;
   std::vector<uint8_t> stream_landed_;
-  StallStats stall_;
+  bool overfull_ = false;  // a batch was larger than room(): it is lost, which the next Pump tells
+  uint64_t stall_ns_ = 0;
 };
 
 }  // namespace sluice

@@ -14,6 +14,10 @@ constexpr uint32_t kLoadRead = 1 << 20;
 constexpr size_t kVectorBlock = 32;
 constexpr size_t kRowUnit = 8;  // rows that kernels like to take together
 
+uint32_t TilesPerPiece(const MatrixEntry& m, uint32_t piece_bytes) {
+  return std::max<uint32_t>(piece_bytes / m.tile_stride, 1);
+}
+
 }  // namespace
 
 absl::Status DamagedWeights(const SluiceFile& file, std::string_view what, uint64_t offset) {
@@ -55,9 +59,11 @@ absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Create(
 
 absl::Status WeightStore::LoadResident() {
   if (mapped_) return absl::OkStatus();
+  std::byte* at = arena_.data();  // in the order of Create
   for (uint32_t i = 0; i < base_.size(); ++i) {
     if (base_[i] == nullptr) continue;
-    SLUICE_RETURN_IF_ERROR(LoadMatrix(i, arena_.data() + (base_[i] - arena_.data())));
+    SLUICE_RETURN_IF_ERROR(LoadMatrix(i, at));
+    at += ResidentBytes(file_.matrix(i));
   }
   return absl::OkStatus();
 }
@@ -115,7 +121,6 @@ absl::Status WeightStore::CheckTiles(uint32_t matrix, uint32_t first, uint32_t c
 
 absl::Status WeightStore::CheckMappedTiles(uint32_t matrix) {
   if (!mapped_ || checked_[matrix]) return absl::OkStatus();
-  checked_[matrix] = true;
   const MatrixEntry& m = file_.matrix(matrix);
   std::atomic<bool> intact = true;
   pool_.Run(m.n_tiles(), 1, [&](size_t begin, size_t end, int) {
@@ -128,7 +133,10 @@ absl::Status WeightStore::CheckMappedTiles(uint32_t matrix) {
       }
     }
   });
-  if (intact) return absl::OkStatus();
+  if (intact) {
+    checked_[matrix] = true;
+    return absl::OkStatus();
+  }
   return DamagedWeights(
       file_, absl::StrFormat("matrix %s of layer %u", MatrixRoleName(m.role), m.layer), m.offset);
 }
@@ -167,15 +175,16 @@ absl::Status WeightStore::Multiply(uint32_t matrix, std::span<const VectorView> 
     return absl::OkStatus();
   }
   for (uint32_t tile = 0; tile < m.n_tiles();) {
-    const StreamPiece piece = ring_.peek();
-    if (piece.matrix != matrix || piece.first != tile) {
+    const StreamPiece* piece = ring_.peek();
+    if (piece == nullptr || piece->matrix != matrix || piece->first != tile) {
       return absl::InternalError("weights are streamed in another order than they are used");
     }
+    const uint32_t count = piece->count;
     SLUICE_ASSIGN_OR_RETURN(const auto bytes, ring_.Next());
-    SLUICE_RETURN_IF_ERROR(CheckTiles(matrix, piece.first, piece.count, bytes.data()));
-    MultiplyTiles(matrix, piece.first, piece.count, bytes.data(), x, out, out_stride);
+    SLUICE_RETURN_IF_ERROR(CheckTiles(matrix, tile, count, bytes.data()));
+    MultiplyTiles(matrix, tile, count, bytes.data(), x, out, out_stride);
     ring_.Release();
-    tile += piece.count;
+    tile += count;
   }
   return absl::OkStatus();
 }
@@ -201,10 +210,15 @@ absl::Status WeightStore::Embed(uint32_t token, std::span<float> out) {
   return absl::OkStatus();
 }
 
+size_t WeightStore::NumPieces(const MatrixEntry& m, uint32_t piece_bytes) {
+  const uint32_t per_piece = TilesPerPiece(m, piece_bytes);
+  return (m.n_tiles() + per_piece - 1) / per_piece;
+}
+
 void WeightStore::AppendPieces(uint32_t matrix, std::vector<StreamPiece>& pieces) const {
   if (!streamed(matrix)) return;
   const MatrixEntry& m = file_.matrix(matrix);
-  const uint32_t per_piece = std::max<uint32_t>(ring_.piece_bytes() / m.tile_stride, 1);
+  const uint32_t per_piece = TilesPerPiece(m, ring_.piece_bytes());
   for (uint32_t tile = 0; tile < m.n_tiles(); tile += per_piece) {
     StreamPiece p;
     p.matrix = matrix;

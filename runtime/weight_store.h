@@ -44,6 +44,8 @@ class WeightStore {
   bool streamed(uint32_t matrix) const { return base_[matrix] == nullptr; }
   // Adds the pieces in which a streamed matrix passes through the ring; nothing for a resident one.
   void AppendPieces(uint32_t matrix, std::vector<StreamPiece>& pieces) const;
+  // How many those are of a streamed one.
+  static size_t NumPieces(const MatrixEntry& m, uint32_t piece_bytes);
 
   // Bytes of matrix `m` in DRAM, and of the buffer that Embed needs for one that is not.
   static size_t ResidentBytes(const MatrixEntry& m) { return m.n_bytes(); }

@@ -183,20 +183,17 @@ TEST(NeuronCacheTest, MovedFromPinsHoldNothing) {
   EXPECT_EQ(ReadMark(c), Mark(0, 0));
 }
 
-TEST(NeuronCacheTest, CountsHitsMissesAndEvictionsByLayer) {
+TEST(NeuronCacheTest, CountsUsesAndEvictionsByLayer) {
   const auto cache = MakeCache(1);
-  cache->Find(0, 0);
   Load(*cache, 0, 0);
-  cache->Find(0, 0);
-  cache->Find(1, 0);
+  cache->CountUses(0, 0, 1);
+  cache->CountUses(0, 2, 3);
   Load(*cache, 1, 0);  // evicts a bundle of layer 0
-  cache->CountMisses(2, 5);
-  EXPECT_EQ(cache->stats(0).hits, 1u);
-  EXPECT_EQ(cache->stats(0).misses, 1u);
+  EXPECT_EQ(cache->stats(0).hits, 2u);
+  EXPECT_EQ(cache->stats(0).misses, 4u);
   EXPECT_EQ(cache->stats(0).evictions, 1u);
-  EXPECT_EQ(cache->stats(1).misses, 1u);
+  EXPECT_EQ(cache->stats(1).misses, 0u);
   EXPECT_EQ(cache->stats(1).evictions, 0u);
-  EXPECT_EQ(cache->stats(2).misses, 5u);
 }
 
 TEST(NeuronCacheTest, ACacheWithoutSlotsGivesNone) {

@@ -131,6 +131,26 @@ TEST_P(DeterminismTest, ASecondPassOverAWarmCacheGivesTheSameBits) {
   }
 }
 
+TEST_P(DeterminismTest, InDenseModeWhatIsCachedIsNotReadAgain) {
+  Way way;
+  way.mode = DecodeMode::kDense;
+  const uint32_t all = model_.file().config().n_layers * model_.file().bundles().d_ff;
+  MemoryPlan plan;
+  for (const uint64_t budget : Budgets(model_.file(), way)) {
+    if (plan.n_slots >= all / 8) break;
+    way.budget = budget;
+    plan = Must(PlanMemory(model_.file(), way.request()));
+  }
+  ASSERT_LT(plan.n_slots, all);
+  const auto decoder = Must(OpenDecoder(model_.file(), way));
+  MustBeOk(decoder->Forward(std::span(tokens_).first(1)));
+  const DecoderStats before = decoder->stats();
+  MustBeOk(decoder->Forward(std::span(tokens_).subspan(1, 1)));
+  const DecoderStats second = decoder->stats() - before;
+  EXPECT_EQ(second.hits + second.misses, all);
+  EXPECT_GT(second.hits, plan.n_slots * 3 / 4);
+}
+
 TEST_P(DeterminismTest, AStoppedPassLeavesNoTrace) {
   for (const size_t budget : {0, 2, 5}) {
     Way way;

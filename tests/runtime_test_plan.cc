@@ -69,6 +69,17 @@ TEST_F(PlanTest, BelowTheMinimumIsRefusedNamingTheMinimum) {
   }
 }
 
+TEST_F(PlanTest, MappedWeightsAreNotInTheBudgetButTheRestIs) {
+  way_.mapped = true;
+  way_.budget = UINT64_MAX;
+  const MemoryPlan plan = Must(PlanMemory(model_.file(), way_.request()));
+  EXPECT_LT(plan.total, unlimited_.everything);
+  EXPECT_EQ(plan.total, plan.minimum);
+  way_.budget = plan.minimum - 1;
+  EXPECT_EQ(PlanMemory(model_.file(), way_.request()).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
 TEST_F(PlanTest, TheMinimumIsEnoughToDecode) {
   const auto tokens = RandomTokens(12, 300);
   const Logits plain = Must(RunTokens(model_.file(), way_, tokens, 10));

@@ -28,7 +28,7 @@ int32_t SampleOnce(Sampler& sampler, std::span<const float> logits) {
 }
 
 std::map<int32_t, int> Draw(const SamplerOptions& options, std::span<const float> logits, int n) {
-  Sampler sampler(options, static_cast<uint32_t>(logits.size()));
+  Sampler sampler(options, static_cast<uint32_t>(logits.size()), 64);
   std::map<int32_t, int> counts;
   for (int i = 0; i < n; ++i) ++counts[SampleOnce(sampler, logits)];
   return counts;
@@ -49,7 +49,7 @@ std::vector<float> HalvingLogits() {
 TEST(SamplerTest, GreedyTakesTheBestAndOfEqualsTheLowestId) {
   SamplerOptions o = Plain();
   o.temperature = 0;
-  Sampler sampler(o, 5);
+  Sampler sampler(o, 5, 64);
   EXPECT_EQ(SampleOnce(sampler, std::vector<float>{1, 3, 2, 3, 3}), 1);
   EXPECT_EQ(SampleOnce(sampler, std::vector<float>{0, 0, 0, 0, 0}), 0);
   EXPECT_EQ(SampleOnce(sampler, std::vector<float>{-5, -4, -3, -2, -1}), 4);
@@ -112,7 +112,7 @@ TEST(SamplerTest, TheSeedDecidesTheSequence) {
   const auto sequence = [&](uint64_t seed) {
     SamplerOptions o = Plain();
     o.seed = seed;
-    Sampler sampler(o, 50);
+    Sampler sampler(o, 50, 64);
     std::vector<int32_t> tokens;
     for (int i = 0; i < 40; ++i) tokens.push_back(SampleOnce(sampler, logits));
     return tokens;
@@ -125,10 +125,10 @@ TEST(SamplerTest, RepeatPenaltyMakesSeenTokensLessLikelyWhateverTheirSign) {
   SamplerOptions o = Plain();
   o.temperature = 0;
   o.repeat_penalty = 2.0f;
-  Sampler positive(o, 3);
+  Sampler positive(o, 3, 64);
   positive.Accept(0);
   EXPECT_EQ(SampleOnce(positive, std::vector<float>{3.0f, 2.0f, 1.0f}), 1);  // 1.5, 2, 1
-  Sampler negative(o, 3);
+  Sampler negative(o, 3, 64);
   negative.Accept(0);
   EXPECT_EQ(SampleOnce(negative, std::vector<float>{-1.0f, -1.5f, -4.0f}), 1);  // -2, -1.5, -4
 }
@@ -139,7 +139,7 @@ TEST(SamplerTest, RepeatPenaltyCountsATokenOnceAndForgetsOldOnes) {
   o.repeat_penalty = 2.0f;
   o.repeat_last_n = 2;
   const std::vector<float> logits = {3.0f, 1.0f, 0.5f};
-  Sampler sampler(o, 3);
+  Sampler sampler(o, 3, 64);
   sampler.Accept(0);
   sampler.Accept(0);
   EXPECT_EQ(SampleOnce(sampler, logits), 0);  // 1.5 once; twice would be 0.75
@@ -156,7 +156,7 @@ TEST(SamplerTest, LogitsThatAreNotNumbersAreAnError) {
     for (const float temperature : {0.0f, 1.0f}) {
       SamplerOptions o = Plain();
       o.temperature = temperature;
-      Sampler sampler(o, 3);
+      Sampler sampler(o, 3, 64);
       int32_t token = -1;
       EXPECT_EQ(sampler.Sample(std::vector<float>{0.0f, bad, 1.0f}, &token).code(),
                 absl::StatusCode::kInternal);

@@ -68,7 +68,7 @@ constexpr int kThreads[] = {1, 2, 4};
 using StoriesWay = std::tuple<WeightType, DecodeMode, EngineKind>;
 class StoriesWayTest : public StoriesTest, public testing::WithParamInterface<StoriesWay> {};
 
-// The kernel tables take turns.
+// Kernel tables take turns over the budgets.
 TEST_P(StoriesWayTest, TokensAreTheSameForEveryBudgetAndThreadCount) {
   Way way = PublishedWay();
   WeightType type;
@@ -80,12 +80,11 @@ TEST_P(StoriesWayTest, TokensAreTheSameForEveryBudgetAndThreadCount) {
   const PackedModel model(gguf_, type);
   const auto kernels = AvailableKernels();
   size_t run = 0;
-  for (const uint64_t budget : Budgets(model.file(), way)) {
-    way.budget = budget;
-    for (const int threads : kThreads) {
-      way.threads = threads;
-      way.kernels = kernels[(run + run / std::size(kThreads)) % kernels.size()];
-      ++run;
+  for (const int threads : kThreads) {
+    way.threads = threads;
+    for (const uint64_t budget : Budgets(model.file(), way)) {
+      way.budget = budget;
+      way.kernels = kernels[run++ % kernels.size()];
       EXPECT_EQ(TextOf(model, Greedy(model, way)), expected_) << Describe(way);
     }
   }

@@ -2,22 +2,22 @@
 
 #include <unistd.h>
 
-#include <chrono>
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdio>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "io/clock.h"
 #include "io/status.h"
 #include "runtime/memory_plan.h"
 
 namespace sluice {
 namespace {
 
-double NowSeconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double NowSeconds() { return static_cast<double>(NowNs()) / 1e9; }
 
 }  // namespace
 
@@ -34,7 +34,8 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
   if (digits == std::string_view::npos) return unusable("no unit");
   std::string_view unit = text.substr(digits);
   constexpr std::string_view kUnits = "KMGT";
-  const size_t power = kUnits.find(static_cast<char>(toupper(unit.front())));
+  const size_t power =
+      kUnits.find(static_cast<char>(std::toupper(static_cast<unsigned char>(unit.front()))));
   const std::string_view rest = unit.substr(1);
   if (power == std::string_view::npos || !(rest.empty() || rest == "B" || rest == "iB")) {
     return unusable("unknown unit");

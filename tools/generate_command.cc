@@ -17,9 +17,11 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
+#include "io/clock.h"
 #include "io/cpu_topology.h"
 #include "io/status.h"
 #include "layout/sluice_file.h"
+#include "runtime/available_memory.h"
 #include "runtime/generation.h"
 #include "runtime/memory_plan.h"
 #include "runtime/tokenizer/text_stream.h"
@@ -251,7 +253,8 @@ void StopOnSignals() {
 
 // Generates and writes the text, or the JSON document in its place, and the summary.
 int WriteText(const GenerateFlags& flags, const std::string& prompt, const Tokenizer& tokenizer,
-              const MemoryPlan& plan, const GenerationRequest& request, Decoder& decoder) {
+              const MemoryPlan& plan, const GenerationRequest& request, Decoder& decoder,
+              uint64_t load_ns) {
   std::string all, piece;  // the text so far; what the last token added
   if (!flags.no_display_prompt) all = prompt;
   Output out;
@@ -267,19 +270,19 @@ int WriteText(const GenerateFlags& flags, const std::string& prompt, const Token
     stream.Append(token, piece);
     return emit();
   });
+  const std::string changed = decoder.ModeChangeNote();
   if (!result.ok()) {
     if (!flags.json && !all.empty()) out.Write("\n");
+    if (!changed.empty()) absl::FPrintF(stderr, "\nsluice: %s\n", changed);
     return ReportError(result.status());
   }
   stream.Flush(piece);
   emit();
   if (!flags.json && isatty(STDOUT_FILENO) == 1) out.Write("\n");
-  const std::string changed = decoder.ModeChangeNote();
   if (!changed.empty()) absl::FPrintF(stderr, "\nsluice: %s", changed);
-  PrintSummary(*result, decoder.stats());
-  if (flags.json) {
-    out.Write(SummaryJson(*result, plan, request, decoder.Notes(), flags.model, all));
-  }
+  const RunReport run = {request, *result, decoder, plan, load_ns};
+  PrintSummary(run);
+  if (flags.json) out.Write(SummaryJson(run, flags.model, all));
   if (!out.status().ok()) return ReportError(out.status());
   const int signal_number = g_stop_signal.load();
   return signal_number != 0 ? 128 + signal_number : kExitOk;
@@ -317,13 +320,15 @@ int RunGenerate(const GenerateFlags& flags) {
         "the prompt has %u tokens and the context holds %u; give a larger -c or a shorter prompt",
         request.prompt.size(), plan->request.context)));
   }
+  const uint64_t begin_ns = NowNs();
   auto decoder = Decoder::Create(**file, *plan, options->decoder);
+  const uint64_t load_ns = NowNs() - begin_ns;
   if (!decoder.ok()) return ReportError(decoder.status());
   StopOnSignals();
   for (const std::string& note : (*decoder)->Notes()) absl::FPrintF(stderr, "%s\n", note);
   absl::FPrintF(stderr, "memory: %s planned; seed: %u\n\n", FormatBytes(plan->total),
                 request.sampler.seed);
-  return WriteText(flags, *prompt, **tokenizer, *plan, request, **decoder);
+  return WriteText(flags, *prompt, **tokenizer, *plan, request, **decoder, load_ns);
 }
 
 }  // namespace

@@ -17,9 +17,15 @@ double Share(uint64_t part, uint64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0;
 }
 
-double FlashMbPerToken(const PhaseCost& c) {
-  return c.tokens > 0 ? static_cast<double>(c.flash_bytes) / 1e6 / static_cast<double>(c.tokens)
-                      : 0.0;
+double ReadMbPerToken(const PhaseCost& c) {
+  return c.tokens > 0
+             ? static_cast<double>(c.decoder.flash_bytes) / 1e6 / static_cast<double>(c.tokens)
+             : 0.0;
+}
+
+// `part` of `whole`, or null where there is nothing to be a part of.
+Json JsonShare(uint64_t part, uint64_t whole) {
+  return whole > 0 ? Json(Share(part, whole)) : Json(nullptr);
 }
 
 Json PlanJson(const MemoryPlan& plan) {
@@ -31,7 +37,7 @@ Json PlanJson(const MemoryPlan& plan) {
   if (plan.request.budget != UINT64_MAX) budget = plan.request.budget;
   return {{"budget_bytes", budget},
           {"minimum_bytes", plan.minimum},
-          {"everything_bytes", plan.everything},
+          {"everything_bytes", plan.request.mapped ? Json(nullptr) : Json(plan.everything)},
           {"total_bytes", plan.total},
           {"context", plan.request.context},
           {"chunk", plan.chunk},
@@ -40,36 +46,57 @@ Json PlanJson(const MemoryPlan& plan) {
           {"items", std::move(items)}};
 }
 
-Json PhaseJson(const PhaseCost& c) {
-  return {{"tokens", c.tokens},
-          {"ms", Ms(c.wall_ns)},
-          {"tokens_per_second", c.tokens_per_second()},
-          {"stall_ms", Ms(c.stall_ns)},
-          {"compute_ms", Ms(c.wall_ns - c.stall_ns)},
-          {"io_busy_ms", Ms(c.io_busy_ns)},
-          {"flash_bytes", c.flash_bytes},
-          {"flash_operations", c.flash_operations},
-          {"flash_mb_per_token", FlashMbPerToken(c)},
-          {"bundle_hits", c.hits},
-          {"bundle_misses", c.misses},
-          {"hit_rate", c.hits + c.misses > 0 ? Json(c.hit_rate()) : Json(nullptr)},
-          {"active_share", Share(c.active_neurons, c.gated_neurons)},
-          {"major_faults", c.major_faults}};
+// Mapped weights are read by the kernel, which tells no one: those members are null.
+Json PhaseJson(const PhaseCost& c, bool mapped) {
+  const DecoderStats& d = c.decoder;
+  Json json = {{"tokens", c.tokens},
+               {"ms", Ms(c.wall_ns)},
+               {"tokens_per_second", c.tokens_per_second()},
+               {"compute_ms", Ms(c.compute_ns())},
+               {"stall_ms", Ms(d.stall_ns)},
+               {"other_ms", Ms(c.wall_ns - c.forward_ns)},
+               {"io_busy_ms", Ms(d.io_busy_ns)},
+               {"flash_bytes", d.flash_bytes},
+               {"flash_operations", d.flash_operations},
+               {"flash_mb_per_token", ReadMbPerToken(c)},
+               {"bundle_hits", d.hits},
+               {"bundle_misses", d.misses},
+               {"hit_rate", JsonShare(d.hits, d.hits + d.misses)},
+               {"active_share", JsonShare(d.active_neurons, d.gated_neurons)},
+               {"major_faults", c.major_faults}};
+  if (mapped) {
+    for (const char* unknown :
+         {"compute_ms", "stall_ms", "io_busy_ms", "flash_bytes", "flash_operations",
+          "flash_mb_per_token", "bundle_hits", "bundle_misses"}) {
+      json[unknown] = nullptr;
+    }
+  }
+  return json;
 }
 
-void PrintPhase(const char* name, const PhaseCost& c) {
-  absl::FPrintF(stderr,
-                "%s: %u tokens in %.1f ms, %.2f tokens/s; compute %.0f %%, stall %.0f %%, I/O busy "
-                "%.0f %%; %.2f MB/token from flash in %u reads",
-                name, c.tokens, Ms(c.wall_ns), c.tokens_per_second(),
-                100 * Share(c.wall_ns - c.stall_ns, c.wall_ns), 100 * Share(c.stall_ns, c.wall_ns),
-                100 * Share(c.io_busy_ns, c.wall_ns), FlashMbPerToken(c), c.flash_operations);
-  if (c.hits + c.misses > 0) absl::FPrintF(stderr, "; hit rate %.1f %%", 100 * c.hit_rate());
-  if (c.gated_neurons > 0) {
-    absl::FPrintF(stderr, "; %.1f %% of neurons active",
-                  100 * Share(c.active_neurons, c.gated_neurons));
+void PrintPhase(const char* name, const PhaseCost& c, const Decoder& decoder) {
+  const DecoderStats& d = c.decoder;
+  absl::FPrintF(stderr, "%s: %u tokens in %.1f ms, %.2f tokens/s", name, c.tokens, Ms(c.wall_ns),
+                c.tokens_per_second());
+  if (decoder.mapped()) {
+    absl::FPrintF(stderr, "; mapped weights: %u major faults", c.major_faults);
+  } else {
+    absl::FPrintF(
+        stderr,
+        "; compute %.0f %%, stall %.0f %%, other %.0f %%, I/O busy %.0f %%; %.2f MB/token "
+        "%s in %u reads",
+        100 * Share(c.compute_ns(), c.wall_ns), 100 * Share(d.stall_ns, c.wall_ns),
+        100 * Share(c.wall_ns - c.forward_ns, c.wall_ns), 100 * Share(d.io_busy_ns, c.wall_ns),
+        ReadMbPerToken(c), decoder.reads_directly() ? "from flash" : "from flash or page cache",
+        d.flash_operations);
+    if (d.hits + d.misses > 0) {
+      absl::FPrintF(stderr, "; hit rate %.1f %%", 100 * Share(d.hits, d.hits + d.misses));
+    }
   }
-  if (c.major_faults > 0) absl::FPrintF(stderr, "; %u major faults", c.major_faults);
+  if (d.gated_neurons > 0) {
+    absl::FPrintF(stderr, "; %.1f %% of neurons active",
+                  100 * Share(d.active_neurons, d.gated_neurons));
+  }
   absl::FPrintF(stderr, "\n");
 }
 
@@ -85,34 +112,41 @@ void PrintPlan(const MemoryPlan& plan, bool json) {
   }
   absl::FPrintF(stderr, "%-24s %12s  of a budget of %s\n", "in all", FormatBytes(plan.total),
                 plan.request.budget == UINT64_MAX ? "any size" : FormatBytes(plan.request.budget));
-  absl::FPrintF(
-      stderr,
-      "the least budget is %s; from %s on nothing is read twice; the program itself takes "
-      "up to %s more\n",
-      FormatBytes(plan.minimum), FormatBytes(plan.everything), FormatBytes(kProcessBytes));
+  absl::FPrintF(stderr, "the least budget is %s; ", FormatBytes(plan.minimum));
+  if (plan.request.mapped) {
+    absl::FPrintF(stderr, "the kernel holds of the weights what it has room for; ");
+  } else {
+    absl::FPrintF(stderr, "from %s on nothing is read twice; ", FormatBytes(plan.everything));
+  }
+  absl::FPrintF(stderr, "the program itself takes up to %s more\n", FormatBytes(kProcessBytes));
 }
 
-void PrintSummary(const GenerationResult& r, const DecoderStats& stats) {
+void PrintSummary(const RunReport& run) {
+  const GenerationResult& r = run.result;
   absl::FPrintF(stderr, "\n");
-  PrintPhase("prefill", r.prefill);
-  PrintPhase("decode", r.decode);
-  absl::FPrintF(stderr,
-                "TTFT %.1f ms; TBT p50 %.2f, p95 %.2f, p99 %.2f ms; %u tokens (%s); peak RSS %s",
-                Ms(r.ttft_ns), Ms(Percentile(r.tbt_ns, 0.5)), Ms(Percentile(r.tbt_ns, 0.95)),
-                Ms(Percentile(r.tbt_ns, 0.99)), r.tokens.size(), StopReasonName(r.stop),
+  PrintPhase("prefill", r.prefill, run.decoder);
+  PrintPhase("decode", r.decode, run.decoder);
+  absl::FPrintF(stderr, "load %.1f ms; ", Ms(run.load_ns));
+  if (!r.tokens.empty()) {
+    absl::FPrintF(stderr, "TTFT %.1f ms after it; TBT p50 %.2f, p95 %.2f, p99 %.2f ms; ",
+                  Ms(r.ttft_ns), Ms(Percentile(r.tbt_ns, 0.5)), Ms(Percentile(r.tbt_ns, 0.95)),
+                  Ms(Percentile(r.tbt_ns, 0.99)));
+  }
+  absl::FPrintF(stderr, "%u tokens (%s); peak RSS %s", r.tokens.size(), StopReasonName(r.stop),
                 FormatBytes(PeakRss()));
-  if (stats.io_retries > 0) absl::FPrintF(stderr, "; %u reads retried", stats.io_retries);
+  const uint64_t retries = run.decoder.stats().io_retries;
+  if (retries > 0) absl::FPrintF(stderr, "; %u reads retried", retries);
   absl::FPrintF(stderr, "\n");
 }
 
-std::string SummaryJson(const GenerationResult& r, const MemoryPlan& plan,
-                        const GenerationRequest& request, const std::vector<std::string>& notes,
-                        const std::string& model, const std::string& text) {
-  const SamplerOptions& s = request.sampler;
+std::string SummaryJson(const RunReport& run, const std::string& model, const std::string& text) {
+  const SamplerOptions& s = run.request.sampler;
+  const GenerationResult& r = run.result;
+  const bool mapped = run.decoder.mapped();
   const Json document = {{"model", model},
                          {"version", SLUICE_VERSION},
                          {"text", text},
-                         {"prompt_tokens", request.prompt},
+                         {"prompt_tokens", run.request.prompt},
                          {"tokens", r.tokens},
                          {"stop", StopReasonName(r.stop)},
                          {"sampler",
@@ -123,17 +157,19 @@ std::string SummaryJson(const GenerationResult& r, const MemoryPlan& plan,
                            {"min_p", s.min_p},
                            {"repeat_penalty", s.repeat_penalty},
                            {"repeat_last_n", s.repeat_last_n}}},
-                         {"ttft_ms", Ms(r.ttft_ns)},
+                         {"load_ms", Ms(run.load_ns)},
+                         {"ttft_ms", r.tokens.empty() ? Json(nullptr) : Json(Ms(r.ttft_ns))},
                          {"tbt_ms",
                           {{"p50", Ms(Percentile(r.tbt_ns, 0.5))},
                            {"p95", Ms(Percentile(r.tbt_ns, 0.95))},
                            {"p99", Ms(Percentile(r.tbt_ns, 0.99))}}},
-                         {"prefill", PhaseJson(r.prefill)},
-                         {"decode", PhaseJson(r.decode)},
+                         {"prefill", PhaseJson(r.prefill, mapped)},
+                         {"decode", PhaseJson(r.decode, mapped)},
+                         {"direct_io", mapped ? Json(nullptr) : Json(run.decoder.reads_directly())},
                          {"peak_rss_bytes", PeakRss()},
-                         {"memory_plan", PlanJson(plan)},
-                         {"notes", notes}};
-  // The text is valid UTF-8; a model path need not be.
+                         {"memory_plan", PlanJson(run.plan)},
+                         {"notes", run.decoder.Notes()}};
+  // A prompt or a path that is not UTF-8 must not spoil the document.
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -2,9 +2,8 @@
 #ifndef SLUICE_TOOLS_GENERATE_REPORT_H_
 #define SLUICE_TOOLS_GENERATE_REPORT_H_
 
-#include <span>
+#include <cstdint>
 #include <string>
-#include <vector>
 
 #include "runtime/generation.h"
 #include "runtime/memory_plan.h"
@@ -14,13 +13,20 @@ namespace sluice {
 // A table on stderr, or one JSON document on stdout.
 void PrintPlan(const MemoryPlan& plan, bool json);
 
+// A run; borrowed references.
+struct RunReport {
+  const GenerationRequest& request;
+  const GenerationResult& result;
+  const Decoder& decoder;
+  const MemoryPlan& plan;
+  uint64_t load_ns = 0;  // opening the decoder, which reads the resident weights
+};
+
 // A few lines on stderr.
-void PrintSummary(const GenerationResult& result, const DecoderStats& stats);
+void PrintSummary(const RunReport& run);
 
 // One JSON document, with a newline at the end.
-std::string SummaryJson(const GenerationResult& result, const MemoryPlan& plan,
-                        const GenerationRequest& request, const std::vector<std::string>& notes,
-                        const std::string& model, const std::string& text);
+std::string SummaryJson(const RunReport& run, const std::string& model, const std::string& text);
 
 // VmHWM of this process in bytes; 0 if unknown.
 uint64_t PeakRss();

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstdio>
 #include <functional>
+#include <new>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
@@ -61,5 +62,10 @@ int main(int argc, char** argv) {
     }
     return FlushStdout(app.exit(e) == 0 ? sluice::kExitOk : sluice::kExitUsage);
   }
-  return FlushStdout(action());
+  try {
+    return FlushStdout(action());
+  } catch (const std::bad_alloc&) {
+    return sluice::ReportError(absl::ResourceExhaustedError(
+        "the system gave no more memory; give a smaller --mem-budget or end other programs"));
+  }
 }
