@@ -54,18 +54,25 @@ absl::StatusOr<std::unique_ptr<UringEngine>> UringEngine::Create(
 
 UringEngine::~UringEngine() {
   if (ring_ != nullptr) {
-    // The kernel writes into the buffers, and into wake_value_, until all is back.
-    if (started_) {
-      Wake();
-      ReadResult results[16];
-      while (in_flight_ > 0 || wake_armed_) {
-        if (!Collect(results).ok()) break;
-        if ((in_flight_ > 0 || wake_armed_) && !Enter(/*wait=*/true).ok()) break;
-      }
-    }
+    if (started_) Drain();
     io_uring_queue_exit(ring_.get());
   }
   if (wake_fd_ >= 0) close(wake_fd_);
+}
+
+// The kernel writes into the buffers, and into wake_value_, until all is back.
+void UringEngine::Drain() {
+  constexpr int kMostFailures = 10'000;  // about a second of a ring that cannot be entered any more
+  Wake();
+  ReadResult results[16];
+  for (int failures = 0; failures < kMostFailures;) {
+    Collect(results).IgnoreError();
+    if (in_flight_ == 0 && !wake_armed_) return;
+    if (Enter(/*wait=*/true).ok()) continue;
+    ++failures;  // what is in flight still completes, and Collect sees it
+    const struct timespec pause = {0, 100'000};
+    nanosleep(&pause, nullptr);
+  }
 }
 
 void UringEngine::RegisterFiles() {

@@ -41,6 +41,7 @@ class UringEngine final : public ReadEngine {
 
   UringEngine(const StorageFile& file, uint32_t depth);
 
+  void Drain();
   void RegisterFiles();
   void RegisterBuffers(std::span<const std::span<std::byte>> buffers);
   absl::Status Start();

@@ -1,29 +1,21 @@
 #include "predictor/neuron_selector.h"
 
 #include <limits>
-#include <numeric>
 
 namespace sluice {
 
 ExactSelector::ExactSelector(const ModelConfig& config)
-    : every_neuron_(!config.sparse()),
-      threshold_(config.activation == Activation::kFatRelu && config.activation_threshold > 0.0f
+    : threshold_(config.activation == Activation::kFatRelu && config.activation_threshold > 0.0f
                      ? config.activation_threshold
                      : std::numeric_limits<float>::denorm_min()) {}
 
 uint32_t ExactSelector::Select(const SelectorInput& input, std::span<uint32_t> active) const {
-  if (every_neuron_) return DenseSelector().Select(input, active);
   uint32_t n = 0;
   for (uint32_t p = 0; p < input.gate.size(); ++p) {
     active[n] = p;
     n += !(input.gate[p] < threshold_);  // a NaN counts as active: errors must not be hidden
   }
   return n;
-}
-
-uint32_t DenseSelector::Select(const SelectorInput& input, std::span<uint32_t> active) const {
-  std::iota(active.begin(), active.begin() + static_cast<ptrdiff_t>(input.gate.size()), 0u);
-  return static_cast<uint32_t>(input.gate.size());
 }
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,6 +33,12 @@ StreamFfn::Options StreamOptions(const MemoryPlan& plan, const ModelConfig& conf
     o.keep_per_layer = (plan.n_slots + config.n_layers - 1) / config.n_layers;
   }
   return o;
+}
+
+// It is opened a second time, by name.
+absl::Status ChangedFile(const SluiceFile& file) {
+  return absl::DataLossError(absl::StrFormat(
+      "%s: was replaced or changed while it was being opened; start again", file.path()));
 }
 
 }  // namespace
@@ -68,8 +75,14 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(const SluiceFile& file,
 }
 
 absl::Status Decoder::MapFile() {
+  // A descriptor of its own: that of storage_ has read-ahead turned off.
   const int fd = open(file_.path().c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, file_.path());
+  struct stat info;
+  if (fstat(fd, &info) != 0 || static_cast<uint64_t>(info.st_size) != file_.file_size()) {
+    close(fd);
+    return ChangedFile(file_);
+  }
   void* map = mmap(nullptr, file_.file_size(), PROT_READ, MAP_SHARED, fd, 0);
   const int error = errno;
   close(fd);
@@ -79,13 +92,16 @@ absl::Status Decoder::MapFile() {
 }
 
 absl::Status Decoder::OpenIo(const DecoderOptions& options) {
-  SLUICE_ASSIGN_OR_RETURN(storage_,
-                          StorageFile::Open(file_.path(), options.direct, file_.bundles().block));
+  const bool mapped = plan_.request.mapped;  // then nothing is read, and nothing need be probed
+  SLUICE_ASSIGN_OR_RETURN(
+      storage_, StorageFile::Open(file_.path(), mapped ? DirectMode::kOff : options.direct,
+                                  file_.bundles().block));
+  if (storage_->size() != file_.file_size()) return ChangedFile(file_);
   SLUICE_ASSIGN_OR_RETURN(ring_memory_,
                           AlignedBuffer::Allocate(size_t{plan_.n_buffers} * plan_.piece_bytes));
   const std::array<std::span<std::byte>, 2> buffers = {cache_->arena(), ring_memory_.span()};
   EngineOptions engine_options;
-  engine_options.kind = options.engine;
+  engine_options.kind = mapped ? EngineKind::kPread : options.engine;
   engine_options.depth = kRingDepth;
   engine_options.buffers = buffers;
   SLUICE_ASSIGN_OR_RETURN(auto engine, MakeReadEngine(*storage_, engine_options, &engine_note_));
@@ -112,16 +128,12 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
     SLUICE_RETURN_IF_ERROR(MapFile());
     map_checked_.resize(size_t{config_.n_layers} * config_.d_ff);
   }
-  SLUICE_ASSIGN_OR_RETURN(
-      store_, WeightStore::Create(file_, plan_.resident, map_, *kernels_, *pool_, *io_, *ring_));
+  SLUICE_ASSIGN_OR_RETURN(store_,
+                          WeightStore::Create(file_, plan_, map_, *kernels_, *pool_, *io_, *ring_));
   SLUICE_ASSIGN_OR_RETURN(attention_,
                           Attention::Create(config_, {plan_.request.context, plan_.chunk},
                                             file_.rope_divisors(), *kernels_, *pool_));
-  if (plan_.request.mode == DecodeMode::kExact) {
-    selector_ = std::make_unique<ExactSelector>(config_);
-  } else {
-    selector_ = std::make_unique<DenseSelector>();
-  }
+  selector_ = std::make_unique<ExactSelector>(config_);
   ffn_ = std::make_unique<FfnContext>(
       FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_, map_checked_});
   demand_ffn_ = std::make_unique<DemandFfn>(*ffn_, *selector_);
@@ -210,10 +222,7 @@ absl::Status Decoder::RunChunk(std::span<const int32_t> tokens, uint32_t next,
     BeginPass(n);
   }
   attention_->SetPositions(position_, n);
-  for (uint32_t t = 0; t < n; ++t) {
-    SLUICE_RETURN_IF_ERROR(
-        store_->Embed(static_cast<uint32_t>(tokens[t]), std::span(x_).subspan(size_t{t} * d, d)));
-  }
+  SLUICE_RETURN_IF_ERROR(store_->Embed(tokens, x_.data()));
   for (uint32_t l = 0; l < config_.n_layers; ++l) {
     if (stop != nullptr && stop->load(std::memory_order_relaxed) != 0) {
       return absl::CancelledError("stopped on request");
@@ -320,8 +329,9 @@ std::vector<std::string> Decoder::Notes() const {
   }
   notes.push_back(
       absl::StrFormat("kernels: %s; %d compute threads", kernels_->name, pool_->n_threads()));
-  std::string mode = absl::StrFormat("mode: %s", selector_->name());
-  if (plan_.request.mode == DecodeMode::kExact && !config_.sparse()) {
+  const bool exact = plan_.request.mode == DecodeMode::kExact;
+  std::string mode = exact ? "mode: exact" : "mode: dense";
+  if (exact && !config_.sparse()) {
     mode += absl::StrFormat(" (activation %s gives no exact zeros: every neuron is needed)",
                             ActivationName(config_.activation));
   }

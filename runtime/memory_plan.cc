@@ -127,7 +127,7 @@ class Planner {
     const MatrixEntry& embedding = file_.matrix(0);
     const PassPieces pieces = MaxPassPieces(file_, plan_);
     return uint64_t{plan_.n_buffers} * plan_.piece_bytes +
-           WeightStore::EmbedBufferBytes(embedding) +
+           WeightStore::EmbedBufferBytes(embedding, plan_.chunk) +
            WeightIo::Bytes(io_capacity(), plan_.n_buffers) +
            (pieces.demand + pieces.stream) * sizeof(StreamPiece);
   }
@@ -170,11 +170,9 @@ class Planner {
       }
     }
     const uint64_t scratch_limit = std::min(request_.budget / kScratchShare, Left());
+    const uint64_t with_one_token = Total();
     plan_.chunk = std::max<uint32_t>(request_.chunk, 1);
-    while (plan_.chunk > 1 &&
-           ChunkBytes(config_, plan_.chunk, request_.n_threads) > scratch_limit) {
-      plan_.chunk /= 2;
-    }
+    while (plan_.chunk > 1 && Total() - with_one_token > scratch_limit) plan_.chunk /= 2;
   }
 
   void GiveToMatrices(const std::vector<uint32_t>& order) {

@@ -27,7 +27,7 @@ absl::Status DamagedWeights(const SluiceFile& file, std::string_view what, uint6
 }
 
 absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Create(
-    const SluiceFile& file, const std::vector<bool>& resident, const std::byte* map,
+    const SluiceFile& file, const MemoryPlan& plan, const std::byte* map,
     const KernelTable& kernels, ThreadPool& pool, WeightIo& io, StreamRing& ring) {
   auto store = std::unique_ptr<WeightStore>(new WeightStore(file, kernels, pool, io, ring));
   const auto& matrices = file.directory().matrices;
@@ -40,19 +40,19 @@ absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Create(
   }
   size_t bytes = 0;
   for (size_t i = 0; i < matrices.size(); ++i) {
-    if (resident[i]) bytes += ResidentBytes(matrices[i]);
+    if (plan.resident[i]) bytes += ResidentBytes(matrices[i]);
   }
   SLUICE_ASSIGN_OR_RETURN(store->arena_, AlignedBuffer::Allocate(bytes));
   std::byte* at = store->arena_.data();
   for (size_t i = 0; i < matrices.size(); ++i) {
-    if (!resident[i]) continue;
+    if (!plan.resident[i]) continue;
     store->base_[i] = at;
     at += ResidentBytes(matrices[i]);
   }
   const uint32_t embedding = file.MatrixIndex(MatrixRole::kEmbedding, 0);
-  if (!resident[embedding]) {
-    SLUICE_ASSIGN_OR_RETURN(store->embed_buffer_,
-                            AlignedBuffer::Allocate(EmbedBufferBytes(matrices[embedding])));
+  if (!plan.resident[embedding]) {
+    SLUICE_ASSIGN_OR_RETURN(store->embed_buffer_, AlignedBuffer::Allocate(EmbedBufferBytes(
+                                                      matrices[embedding], plan.chunk)));
   }
   return store;
 }
@@ -189,24 +189,43 @@ absl::Status WeightStore::Multiply(uint32_t matrix, std::span<const VectorView> 
   return absl::OkStatus();
 }
 
-absl::Status WeightStore::Embed(uint32_t token, std::span<float> out) {
+absl::Status WeightStore::Embed(std::span<const int32_t> tokens, float* out) {
   const uint32_t matrix = file_.MatrixIndex(MatrixRole::kEmbedding, 0);
   const MatrixEntry& m = file_.matrix(matrix);
-  const uint32_t tile = token / m.rows_per_tile;
-  const std::byte* tile_bytes;
-  if (base_[matrix] != nullptr) {
-    SLUICE_RETURN_IF_ERROR(CheckMappedTiles(matrix));
-    tile_bytes = base_[matrix] + uint64_t{tile} * m.tile_stride;
-  } else {
-    const uint64_t offset = m.offset + uint64_t{tile} * m.tile_stride;
-    const IoRequest read = {offset, m.tile_stride, embed_buffer_.data(), 0};
-    io_.SubmitSlots(std::span(&read, 1));
-    while (io_.landed().empty()) SLUICE_RETURN_IF_ERROR(io_.WaitAndPump());
-    io_.ClearLanded();
-    SLUICE_RETURN_IF_ERROR(CheckTiles(matrix, tile, 1, embed_buffer_.data()));
-    tile_bytes = embed_buffer_.data();
+  const bool reads = base_[matrix] == nullptr;
+  if (!reads) SLUICE_RETURN_IF_ERROR(CheckMappedTiles(matrix));
+  while (!tokens.empty()) {
+    const size_t most = reads ? embed_buffer_.size() / m.tile_stride : tokens.size();
+    const auto batch = tokens.first(std::min(tokens.size(), most));
+    if (reads) SLUICE_RETURN_IF_ERROR(ReadTilesOf(batch));
+    for (size_t i = 0; i < batch.size(); ++i, out += m.columns) {
+      const auto token = static_cast<uint32_t>(batch[i]);
+      const std::byte* tile = reads ? embed_buffer_.data() + i * m.tile_stride
+                                    : base_[matrix] + token / m.rows_per_tile * m.tile_stride;
+      DecodeRow(m.type, {tile + token % m.rows_per_tile * m.row_bytes(), m.row_bytes()},
+                {out, m.columns});
+    }
+    tokens = tokens.subspan(batch.size());
   }
-  DecodeRow(m.type, {tile_bytes + (token % m.rows_per_tile) * m.row_bytes(), m.row_bytes()}, out);
+  return absl::OkStatus();
+}
+
+// Reads and checks, for each token, the tile of its embedding; they come to lie one after another.
+absl::Status WeightStore::ReadTilesOf(std::span<const int32_t> tokens) {
+  const uint32_t matrix = file_.MatrixIndex(MatrixRole::kEmbedding, 0);
+  const MatrixEntry& m = file_.matrix(matrix);
+  IoRequest reads[kEmbedReads];
+  const auto tile_of = [&](size_t i) { return static_cast<uint32_t>(tokens[i]) / m.rows_per_tile; };
+  for (uint32_t i = 0; i < tokens.size(); ++i) {
+    reads[i] = {m.offset + uint64_t{tile_of(i)} * m.tile_stride, m.tile_stride,
+                embed_buffer_.data() + size_t{i} * m.tile_stride, i};
+  }
+  io_.SubmitSlots(std::span(reads).first(tokens.size()));
+  while (io_.landed().size() < tokens.size()) SLUICE_RETURN_IF_ERROR(io_.WaitAndPump());
+  io_.ClearLanded();
+  for (uint32_t i = 0; i < tokens.size(); ++i) {
+    SLUICE_RETURN_IF_ERROR(CheckTiles(matrix, tile_of(i), 1, reads[i].dst));
+  }
   return absl::OkStatus();
 }
 

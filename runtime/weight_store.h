@@ -5,6 +5,7 @@
 #ifndef SLUICE_RUNTIME_WEIGHT_STORE_H_
 #define SLUICE_RUNTIME_WEIGHT_STORE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "io/aligned_buffer.h"
 #include "layout/sluice_file.h"
 #include "runtime/kernels/kernels.h"
+#include "runtime/memory_plan.h"
 #include "runtime/stream_ring.h"
 #include "runtime/thread_pool.h"
 #include "runtime/weight_io.h"
@@ -23,11 +25,11 @@ namespace sluice {
 
 class WeightStore {
  public:
-  // `resident[i]` says whether matrix i stays in DRAM; takes that memory, reads nothing yet. `map`
-  // is the mapped file, or null; with a map every matrix is used where it lies. Borrows all
-  // references.
+  // Takes the memory of the matrices that are resident by the plan, reads nothing yet. `map` is the
+  // mapped file, or null; with a map every matrix is used where it lies. Borrows all references but
+  // the plan.
   static absl::StatusOr<std::unique_ptr<WeightStore>> Create(
-      const SluiceFile& file, const std::vector<bool>& resident, const std::byte* map,
+      const SluiceFile& file, const MemoryPlan& plan, const std::byte* map,
       const KernelTable& kernels, ThreadPool& pool, WeightIo& io, StreamRing& ring);
 
   // Reads and checks the resident matrices.
@@ -38,8 +40,9 @@ class WeightStore {
   absl::Status Multiply(uint32_t matrix, std::span<const VectorView> x, float* out,
                         size_t out_stride);
 
-  // The embedding of a token as floats. Reads one tile if the embedding is not resident.
-  absl::Status Embed(uint32_t token, std::span<float> out);
+  // The embeddings of tokens as floats, out [n x d_model]. Reads a tile for each of them if the
+  // embedding is not resident.
+  absl::Status Embed(std::span<const int32_t> tokens, float* out);
 
   bool streamed(uint32_t matrix) const { return base_[matrix] == nullptr; }
   // Adds the pieces in which a streamed matrix passes through the ring; nothing for a resident one.
@@ -47,15 +50,21 @@ class WeightStore {
   // How many those are of a streamed one.
   static size_t NumPieces(const MatrixEntry& m, uint32_t piece_bytes);
 
-  // Bytes of matrix `m` in DRAM, and of the buffer that Embed needs for one that is not.
+  // Bytes of matrix `m` in DRAM, and of the buffer that Embed needs for one that is not, where up
+  // to `chunk` tokens come at a time.
   static size_t ResidentBytes(const MatrixEntry& m) { return m.n_bytes(); }
-  static size_t EmbedBufferBytes(const MatrixEntry& embedding) { return embedding.tile_stride; }
+  static size_t EmbedBufferBytes(const MatrixEntry& embedding, uint32_t chunk) {
+    return size_t{std::min(chunk, kEmbedReads)} * embedding.tile_stride;
+  }
 
  private:
+  static constexpr uint32_t kEmbedReads = 8;  // in flight together
+
   WeightStore(const SluiceFile& file, const KernelTable& kernels, ThreadPool& pool, WeightIo& io,
               StreamRing& ring)
       : file_(file), kernels_(kernels), pool_(pool), io_(io), ring_(ring) {}
 
+  absl::Status ReadTilesOf(std::span<const int32_t> tokens);
   absl::Status LoadMatrix(uint32_t matrix, std::byte* dst);
   // Checks tiles [first, first + count) at `bytes`; a damaged one is read once more, buffered.
   absl::Status CheckTiles(uint32_t matrix, uint32_t first, uint32_t count, std::byte* bytes);

@@ -187,6 +187,16 @@ TEST_F(CliTest, APromptLongerThanTheContextIsRefusedWithBothCounts) {
       << run.err;
 }
 
+TEST_F(CliTest, ATextThatNoContextHoldsIsNotReadToItsEnd) {
+  std::ofstream(dir_.File("long")) << std::string(4 << 20, 'a');
+  ExpectError(Generate({"-f", dir_.File("long"), "-c", "8"}), kError, "more bytes than 8 tokens");
+  RunSetup endless;
+  endless.stdin_path = "/dev/zero";
+  const RunResult run = RunSluice(Generate({"-f", "-", "-c", "8"}), endless);
+  EXPECT_EQ(run.exit_code, kError);
+  EXPECT_THAT(run.err, HasSubstr("more bytes than 8 tokens"));
+}
+
 TEST_F(CliTest, TextGoesToStdoutAndEverythingElseToStderr) {
   const RunResult run =
       RunSluice(Generate({"-p", "hello", "-n", "5", "--temp", "0", "--ignore-eos"}));

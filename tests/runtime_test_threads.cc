@@ -224,16 +224,13 @@ TEST_F(RingTest, AFailedReadIsTheErrorOfNext) {
 
 class SelectorTest : public testing::Test {
  protected:
-  std::vector<uint32_t> Select(const NeuronSelector& selector) {
-    std::vector<uint32_t> active(gate_.size());
-    active.resize(selector.Select({0, gate_}, active));
-    return active;
-  }
   std::vector<uint32_t> SelectFor(Activation activation, float threshold) {
     ModelConfig config;
     config.activation = activation;
     config.activation_threshold = threshold;
-    return Select(ExactSelector(config));
+    std::vector<uint32_t> active(gate_.size());
+    active.resize(ExactSelector(config).Select({0, gate_}, active));
+    return active;
   }
 
   const std::vector<float> gate_ = {-1.0f, 0.0f, -0.0f, 1e-45f, 0.5f, 0.49f, NAN, INFINITY};
@@ -244,12 +241,6 @@ TEST_F(SelectorTest, ExactTakesWhatItsActivationDoesNotMakeZero) {
   EXPECT_EQ(SelectFor(Activation::kRelu2, 0), (std::vector<uint32_t>{3, 4, 5, 6, 7}));
   EXPECT_EQ(SelectFor(Activation::kFatRelu, 0.5f), (std::vector<uint32_t>{4, 6, 7}));
   EXPECT_EQ(SelectFor(Activation::kFatRelu, 0.0f), (std::vector<uint32_t>{3, 4, 5, 6, 7}));
-}
-
-TEST_F(SelectorTest, DenseAndSiluTakeEveryNeuron) {
-  const std::vector<uint32_t> all = {0, 1, 2, 3, 4, 5, 6, 7};
-  EXPECT_EQ(Select(DenseSelector()), all);
-  EXPECT_EQ(SelectFor(Activation::kSilu, 0), all);
 }
 
 }  // namespace

@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +26,7 @@
 #include "runtime/tokenizer/text_stream.h"
 #include "tools/flags.h"
 #include "tools/generate_report.h"
+#include "tools/prompt_input.h"
 
 namespace sluice {
 namespace {
@@ -50,52 +50,7 @@ struct GenerateFlags {
   static constexpr int64_t kDefaultContext = -1;
 };
 
-constexpr size_t kMaxPromptBytes = 64 << 20;
 constexpr uint32_t kMaxDefaultContext = 4096;  // a trained length of 128k would take all memory
-
-// Replaces \n, \t, \r, \", \', \\ by what they stand for, as llama.cpp does with -p.
-std::string Unescape(const std::string& text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    constexpr std::string_view kCodes = "ntr\"'\\", kBytes = "\n\t\r\"'\\";
-    const size_t code =
-        text[i] == '\\' && i + 1 < text.size() ? kCodes.find(text[i + 1]) : std::string_view::npos;
-    if (code == std::string_view::npos) {
-      out += text[i];
-    } else {
-      out += kBytes[code];
-      ++i;
-    }
-  }
-  return out;
-}
-
-// Reads a file, pipe or terminal to its end.
-absl::StatusOr<std::string> ReadToEnd(int fd, const std::string& name) {
-  std::string text;
-  std::vector<char> piece(64 * 1024);
-  while (true) {
-    const ssize_t n = read(fd, piece.data(), piece.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return ErrnoStatus(errno, name + ": the prompt cannot be read");
-    if (n == 0) return text;
-    text.append(piece.data(), static_cast<size_t>(n));
-    if (text.size() > kMaxPromptBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: a prompt of more than %u bytes is not read", name, kMaxPromptBytes));
-    }
-  }
-}
-
-absl::StatusOr<std::string> ReadPrompt(const GenerateFlags& flags) {
-  if (flags.prompt_file.empty()) return flags.no_escape ? flags.prompt : Unescape(flags.prompt);
-  if (flags.prompt_file == "-") return ReadToEnd(STDIN_FILENO, "stdin");
-  const int fd = open(flags.prompt_file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return ErrnoStatus(errno, flags.prompt_file + ": the prompt cannot be read");
-  auto text = ReadToEnd(fd, flags.prompt_file);
-  close(fd);
-  return text;
-}
 
 absl::Status BadChoice(const char* flag, const std::string& value, const char* known) {
   return absl::InvalidArgumentError(
@@ -284,8 +239,7 @@ int WriteText(const GenerateFlags& flags, const std::string& prompt, const Token
   PrintSummary(run);
   if (flags.json) out.Write(SummaryJson(run, flags.model, all));
   if (!out.status().ok()) return ReportError(out.status());
-  const int signal_number = g_stop_signal.load();
-  return signal_number != 0 ? 128 + signal_number : kExitOk;
+  return result->stop == StopReason::kInterrupted ? 128 + g_stop_signal.load() : kExitOk;
 }
 
 int RunGenerate(const GenerateFlags& flags) {
@@ -293,10 +247,12 @@ int RunGenerate(const GenerateFlags& flags) {
   if (!options.ok()) return ReportUsage(options.status());
   const auto file = SluiceFile::Open(flags.model);
   if (!file.ok()) return ReportError(file.status());
-  auto prompt = ReadPrompt(flags);
-  if (!prompt.ok()) return ReportError(prompt.status());
   auto data = (*file)->LoadTokenizer();
   if (!data.ok()) return ReportError(data.status());
+  PromptLimit limit;
+  for (const std::string& token : data->tokens) {
+    limit.longest_token = std::max(limit.longest_token, token.size());
+  }
   const auto tokenizer = Tokenizer::Create(std::move(data).value());
   if (!tokenizer.ok()) return ReportError(Annotate(tokenizer.status(), flags.model));
   options->plan.tokenizer_bytes = (*tokenizer)->memory_bytes();
@@ -307,6 +263,9 @@ int RunGenerate(const GenerateFlags& flags) {
     PrintPlan(*plan, flags.json);
     return kExitOk;
   }
+  limit.context = plan->request.context;
+  const auto prompt = ReadPrompt({flags.prompt, flags.prompt_file, !flags.no_escape}, limit);
+  if (!prompt.ok()) return ReportError(prompt.status());
   EncodeOptions encode;
   encode.parse_special = flags.special;
   GenerationRequest& request = options->generation;

@@ -4,8 +4,7 @@
 // Every ISA gives the same bits. Integer sums are exact; float sums follow one written order:
 //   * a float dot keeps 16 lanes, lane l sums w[i]*x[i] over i = l (mod 16) in rising i, each
 //     product rounded before it is added (no FMA);
-//   * a quantised dot: block b of 32 elements gives one exact int32 sum of w_quant*x_quant, which
-//   is
+//   * a quantised dot: block b of 32 elements gives one exact int32 sum of w_quant*x_quant; it is
 //     converted to float (exact: it is below 2^20), multiplied by (w_scale[b]*x_scale[b]) and added
 //     to lane b mod 16, in rising b;
 //   * 16 lanes are folded l += l+8, then l += l+4, l += l+2, l += l+1;
