@@ -195,7 +195,8 @@ absl::Status WeightStore::Embed(std::span<const int32_t> tokens, float* out) {
   const bool reads = base_[matrix] == nullptr;
   if (!reads) SLUICE_RETURN_IF_ERROR(CheckMappedTiles(matrix));
   while (!tokens.empty()) {
-    const size_t most = reads ? embed_buffer_.size() / m.tile_stride : tokens.size();
+    const size_t most =
+        reads ? std::min<size_t>(kEmbedReads, embed_buffer_.size() / m.tile_stride) : tokens.size();
     const auto batch = tokens.first(std::min(tokens.size(), most));
     if (reads) SLUICE_RETURN_IF_ERROR(ReadTilesOf(batch));
     for (size_t i = 0; i < batch.size(); ++i, out += m.columns) {
