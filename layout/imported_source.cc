@@ -209,9 +209,10 @@ absl::Status SettleActivation(const ImportOptions& options, std::optional<Activa
   return absl::OkStatus();
 }
 
-std::optional<std::string> LimitContextToWindow(uint64_t window, ModelConfig& config) {
+std::optional<std::string> LimitContextToWindow(uint32_t window, ModelConfig& config) {
+  config.attention_window = window;
   if (window == 0 || window >= config.context_length) return std::nullopt;
-  const uint32_t trained = std::exchange(config.context_length, static_cast<uint32_t>(window));
+  const uint32_t trained = std::exchange(config.context_length, window);
   return absl::StrFormat(
       "the model attends to a sliding window of %d tokens, which Sluice does not implement; the "
       "context is limited to that (trained: %d)",

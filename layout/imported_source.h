@@ -72,9 +72,10 @@ class ImportedSource : public ModelSource {
 absl::Status SettleActivation(const ImportOptions& options, std::optional<Activation> stated,
                               std::optional<float> threshold, ModelConfig& config);
 
-// Limits the context to the attention window, within which windowed attention is full attention.
-// Returns the sentence that says so, if the limit has an effect.
-std::optional<std::string> LimitContextToWindow(uint64_t window, ModelConfig& config);
+// Stores the attention window (0: none) and limits the context to it, since within the window
+// windowed attention is full attention. Returns the sentence that says so, if the limit has an
+// effect.
+std::optional<std::string> LimitContextToWindow(uint32_t window, ModelConfig& config);
 
 // The divisors of "linear" RoPE scaling: all the factor. InvalidArgument unless 0 < factor < 1e6.
 absl::StatusOr<std::vector<float>> LinearRopeDivisors(double factor, uint32_t head_dim);

@@ -99,6 +99,7 @@ void WriteConfig(const ModelConfig& c, ByteWriter& out) {
   out.Put<uint8_t>(static_cast<uint8_t>(c.activation_origin));
   out.Put<uint8_t>(c.tied_head);
   out.Put<uint8_t>(c.qkv_bias);
+  out.Put<uint32_t>(c.attention_window);
 }
 
 absl::StatusOr<ModelConfig> ReadConfig(ByteReader& in) {
@@ -120,6 +121,8 @@ absl::StatusOr<ModelConfig> ReadConfig(ByteReader& in) {
   const auto origin = in.Get<uint8_t>();
   c.tied_head = in.Get<uint8_t>() != 0;
   c.qkv_bias = in.Get<uint8_t>() != 0;
+  // Format 1.0 ended here.
+  if (in.remaining() > 0) c.attention_window = in.Get<uint32_t>();
   if (!in.ok()) return absl::DataLossError("config record is cut short");
   if (rope_style > 1) return absl::DataLossError("config record: unknown RoPE style");
   if (activation > 3) return absl::DataLossError("config record: unknown activation");

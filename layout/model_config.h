@@ -40,7 +40,11 @@ struct ModelConfig {
   uint32_t n_kv_heads = 0;
   uint32_t head_dim = 0;
   uint32_t vocab_size = 0;
-  uint32_t context_length = 0;  // trained length
+  // Trained length, but at most the attention window.
+  uint32_t context_length = 0;
+  // Tokens that a position attends to; 0: all. Windowed attention is not implemented, so a context
+  // beyond the window would give other text than the model's.
+  uint32_t attention_window = 0;
   float rms_epsilon = 1e-5f;
   float rope_base = 10000.0f;
   RopeStyle rope_style = RopeStyle::kInterleaved;
@@ -65,6 +69,7 @@ std::string_view ActivationName(Activation activation);
 // Accepts "silu", "relu", "relu2", "fatrelu".
 absl::StatusOr<Activation> ParseActivation(std::string_view name);
 
+// The record is described in layout/sluice_format.h.
 void WriteConfig(const ModelConfig& config, ByteWriter& out);
 absl::StatusOr<ModelConfig> ReadConfig(ByteReader& in);
 

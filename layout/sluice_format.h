@@ -64,7 +64,7 @@ namespace sluice {
 
 constexpr unsigned char kSluiceMagic[8] = {0x89, 'S', 'L', 'U', 'I', 'C', 'E', '\n'};
 constexpr uint16_t kSluiceMajor = 1;
-constexpr uint16_t kSluiceMinor = 0;
+constexpr uint16_t kSluiceMinor = 1;  // 1: the config has an attention window
 constexpr uint32_t kHeaderBytes = 4096;
 constexpr uint32_t kSectionEntryBytes = 40;
 constexpr uint64_t kBlobAlignment = 512 * 1024;

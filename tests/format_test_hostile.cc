@@ -283,6 +283,8 @@ TEST_F(TinyFileTest, EveryCutOfEveryRecordIsRefused) {
     SluiceImage source = good;
     const auto raw = source.ReadSection(kind);
     for (size_t n = 0; n < raw.size(); n += 7) {
+      // Without its window the config is one of format 1.0, which reads.
+      if (kind == SectionKind::kConfig && n == raw.size() - sizeof(uint32_t)) continue;
       SluiceImage image = good;
       image.ReplaceSection(kind, std::span(raw).first(n));
       image.Seal();

@@ -126,12 +126,14 @@ TEST_F(HfSourceTest, Qwen2WindowCountsOnlyIfSwitchedOn) {
   const auto off = OpenChanged([](TinyFolder& f) { f.config["sliding_window"] = "16"; });
   ASSERT_TRUE(off.ok()) << off.status();
   EXPECT_EQ((*off)->config().context_length, 64u);
+  EXPECT_EQ((*off)->config().attention_window, 0u);
   const auto on = OpenChanged([](TinyFolder& f) {
     f.config["sliding_window"] = "16";
     f.config["use_sliding_window"] = "true";
   });
   ASSERT_TRUE(on.ok()) << on.status();
   EXPECT_EQ((*on)->config().context_length, 16u);
+  EXPECT_EQ((*on)->config().attention_window, 16u);
 }
 
 TEST_F(HfSourceTest, RopeScalingBecomesDivisors) {

@@ -280,7 +280,13 @@ TEST_F(GgufSourceTest, ASlidingWindowLimitsTheContext) {
       OpenChanged([](TinyGguf& m) { m.ints["llama.attention.sliding_window"] = 48; });
   ASSERT_TRUE(source.ok()) << source.status();
   EXPECT_EQ((*source)->config().context_length, 48u);
+  EXPECT_EQ((*source)->config().attention_window, 48u);
   EXPECT_THAT((*source)->warnings(), ElementsAre(HasSubstr("48")));
+  // A window beyond the trained length still bounds what a user may ask for.
+  const auto wide = OpenChanged([](TinyGguf& m) { m.ints["llama.attention.sliding_window"] = 96; });
+  ASSERT_TRUE(wide.ok()) << wide.status();
+  EXPECT_EQ((*wide)->config().context_length, 64u);
+  EXPECT_EQ((*wide)->config().attention_window, 96u);
 }
 
 TEST_F(GgufSourceTest, ReadsOutsideATensorAreRefused) {
