@@ -46,9 +46,12 @@ class ImportedSource : public ModelSource {
   // Divides the rotation frequencies by `divisors` (head_dim / 2 of them, on top of those that the
   // model stores): they become the F32 tensor rope_freqs.weight. Call after the tensors are there.
   absl::Status SetRopeDivisors(std::vector<float> divisors);
-  // The last step: validates the config and checks the table against it, naming the first tensor
-  // that is missing, has another shape, or that a decoder of the Llama family does not know. The
-  // tokenizer must have as many tokens as the embedding has rows.
+  // InvalidArgument unless there are as many tokens as the config's vocabulary has.
+  absl::Status CheckTokenCount(size_t n_tokens) const;
+  // The last step: makes printable what will be shown, validates the config and checks the table
+  // against it, naming the first tensor that is missing, has another shape, or that a decoder of
+  // the Llama family does not know. The tokenizer must have as many tokens as the embedding has
+  // rows.
   absl::Status Check();
 
   void AddTensor(SourceTensor tensor);  // names are unique: the readers have seen to that

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "io/status.h"
+#include "layout/printable.h"
 
 namespace sluice {
 namespace {
@@ -109,8 +110,8 @@ absl::StatusOr<ModelConfig> ReadConfig(ByteReader& in) {
         "config record has version %u; this program reads %u", version, kConfigVersion));
   }
   ModelConfig c;
-  c.architecture = in.GetString();
-  c.name = in.GetString();
+  c.architecture = Printable(in.GetString(), kMaxNameBytes);
+  c.name = Printable(in.GetString(), kMaxNameBytes);
   for (uint32_t* v : {&c.n_layers, &c.d_model, &c.d_ff, &c.n_heads, &c.n_kv_heads, &c.head_dim,
                       &c.vocab_size, &c.context_length}) {
     *v = in.Get<uint32_t>();

@@ -3,6 +3,7 @@
 #ifndef SLUICE_LAYOUT_MODEL_CONFIG_H_
 #define SLUICE_LAYOUT_MODEL_CONFIG_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -30,9 +31,11 @@ enum class RopeStyle : uint8_t {
 // Where the activation was learned, shown by `inspect` since a wrong guess ruins the text.
 enum class ActivationOrigin : uint8_t { kAssumed = 0, kMetadata = 1, kFlag = 2 };
 
+constexpr size_t kMaxNameBytes = 256;
+
 struct ModelConfig {
   std::string architecture;  // "llama", "qwen2"
-  std::string name;
+  std::string name;          // printable, at most kMaxNameBytes
   uint32_t n_layers = 0;
   uint32_t d_model = 0;
   uint32_t d_ff = 0;
