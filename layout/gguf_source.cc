@@ -127,6 +127,7 @@ class GgufSource : public ImportedSource {
             path_, keys.Key(n.name), value));
       }
     }
+    SLUICE_RETURN_IF_ERROR(CheckForeignFlag(keys.Key("attention.causal"), true));
     return CheckForeignFlag(keys.Key("use_parallel_residual"), false);
   }
 
@@ -202,12 +203,12 @@ class GgufSource : public ImportedSource {
           absl::StrFormat("%s: metadata \"%s\" is %d, but token_embd.weight has %d rows", path_,
                           keys.Key("vocab_size"), stated, config_.vocab_size));
     }
+    // Before anything is made of the tokens: a small file may name a million.
+    SLUICE_ASSIGN_OR_RETURN(const auto tokens, file_->GetStringArray("tokenizer.ggml.tokens"));
+    SLUICE_RETURN_IF_ERROR(CheckTokenCount(tokens.size()));
     SLUICE_ASSIGN_OR_RETURN(ImportedTokenizer imported, ImportGgufTokenizer(*file_));
     tokenizer_ = std::move(imported.data);
     for (std::string& w : imported.warnings) warnings_.push_back(std::move(w));
-    for (const char* array : {"tokens", "scores", "token_type", "merges"}) {
-      file_->DropMetadata(absl::StrCat("tokenizer.ggml.", array));
-    }
     return absl::OkStatus();
   }
 

@@ -81,6 +81,18 @@ TEST_F(GgufSourceTest, LlamaModelGivesItsConfigAndTensors) {
   EXPECT_EQ((*source)->Find("rope_freqs.weight"), nullptr);
 }
 
+TEST_F(GgufSourceTest, NamesFromTheFileAreShownWithoutControlCharactersAndCut) {
+  const auto source = OpenChanged(
+      [](TinyGguf& m) { m.strings["general.name"] = "evil\x1b[2J\n" + std::string(1000, 'x'); });
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ((*source)->config().name, "evil\\x1b[2J\\x0a" + std::string(256 - 15, 'x'));
+  ExpectRefused(
+      [](TinyGguf& m) {
+        m.tensors["a\x1b[2Jb"] = {{1}, {0}};
+      },
+      absl::StatusCode::kUnimplemented, "\"a\\x1b[2Jb\"");
+}
+
 TEST_F(GgufSourceTest, Qwen2HasBiasesAndRotatesHalves) {
   const auto source = Open(TinyGguf("qwen2"));
   ASSERT_TRUE(source.ok()) << source.status();
@@ -237,6 +249,8 @@ TEST_F(GgufSourceTest, WhatWouldChangeTheTextIsRefusedByName) {
                 "llama.logit_scale");
   ExpectRefused([](TinyGguf& m) { m.bools["llama.use_parallel_residual"] = true; }, unimplemented,
                 "use_parallel_residual");
+  ExpectRefused([](TinyGguf& m) { m.bools["llama.attention.causal"] = false; }, unimplemented,
+                "llama.attention.causal");
   ExpectRefused(
       [](TinyGguf& m) {
         m.ints.erase("llama.feed_forward_length");
