@@ -70,7 +70,7 @@ void AddVocabulary(const TokenizerData& vocabulary, GgufWriter& writer) {
   writer.AddUint32("tokenizer.ggml.unknown_token_id", static_cast<uint32_t>(vocabulary.unk));
   writer.AddBool("tokenizer.ggml.add_bos_token", vocabulary.add_bos);
   writer.AddBool("tokenizer.ggml.add_eos_token", vocabulary.add_eos);
-  writer.AddBool("tokenizer.ggml.add_space_prefix", vocabulary.add_space_prefix);
+  writer.AddBool("tokenizer.ggml.add_space_prefix", vocabulary.space_prefix != SpacePrefix::kNone);
 }
 
 // Generates and encodes rows [begin, end) into `encoded`.

@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
+constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;  // the largest known take 35 MB
 // More ids than this that no token has cannot be meant.
 constexpr size_t kMaxHoles = 4096;
 
@@ -21,6 +21,20 @@ constexpr std::string_view kEndTexts[] = {
     "<|eot_id|>", "<|im_end|>",    "<|end|>",         "<end_of_turn>",
     "<|EOT|>",    "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>",
 };
+
+void DropUnresolvedMerges(const std::string& where, ImportedTokenizer& imported) {
+  const std::vector<MergeIds> ids = ResolveMerges(imported.data);
+  std::vector<std::string>& merges = imported.data.merges;
+  size_t kept = 0;
+  for (size_t rank = 0; rank < ids.size(); ++rank) {
+    if (!ids[rank].resolved()) continue;
+    if (kept != rank) merges[kept] = std::move(merges[rank]);
+    ++kept;
+  }
+  if (kept == merges.size()) return;
+  imported.warnings.push_back(DroppedMerges(where, merges.size() - kept, merges.size()));
+  merges.resize(kept);
+}
 
 int32_t FindToken(const TokenizerData& data, std::string_view text) {
   if (text.empty()) return kNoToken;
@@ -53,8 +67,16 @@ void ApplySettings(const TokenizerSettings& settings, const std::string& folder,
   SetByText(settings.bos, "BOS token", folder, file.imported, data.bos);
   SetByText(settings.eos, "EOS token", folder, file.imported, data.eos);
   SetByText(settings.unk, "unknown token", folder, file.imported, data.unk);
-  data.end_ids = settings.eos_ids;
-  AddKnownEndTokens(data);
+  const auto exists = [&data](int32_t id) { return id < static_cast<int32_t>(data.tokens.size()); };
+  if (data.bos == kNoToken && settings.model_bos_id && exists(*settings.model_bos_id)) {
+    data.bos = *settings.model_bos_id;
+  }
+  const bool names_end = data.eos != kNoToken || !settings.eos_ids.empty();
+  for (const int32_t id : names_end ? settings.eos_ids : settings.model_eos_ids) {
+    if (!names_end && !exists(id)) continue;
+    if (data.eos == kNoToken) data.eos = id;
+    AddEndId(data, id);
+  }
 
   const bool sentence_piece = data.kind == TokenizerKind::kSentencePiece;
   data.add_bos = settings.add_bos.value_or(file.add_bos.value_or(sentence_piece));
@@ -70,13 +92,24 @@ absl::StatusOr<std::string> ReadOptional(const std::filesystem::path& path) {
 
 }  // namespace
 
-void AddKnownEndTokens(TokenizerData& data) {
-  for (const std::string_view text : kEndTexts) {
-    const int32_t id = FindToken(data, text);
-    if (id == kNoToken || data.types[id] != TokenType::kControl) continue;
-    if (data.eot == kNoToken) data.eot = id;
-    data.end_ids.push_back(id);
+absl::Status FinishTokenizer(const std::string& where, ImportedTokenizer& imported) {
+  TokenizerData& data = imported.data;
+  for (const std::string_view text : kEndTexts) AddEndId(data, FindToken(data, text));
+  if (data.eos == kNoToken && data.end_ids.empty()) {
+    imported.warnings.push_back(absl::StrFormat(
+        "%s names no token that ends generation; text ends at the number of tokens asked for",
+        where));
   }
+  SLUICE_RETURN_IF_ERROR(Annotate(ValidateTokenizer(data), where));
+  DropUnresolvedMerges(where, imported);
+  return absl::OkStatus();
+}
+
+std::string DroppedMerges(const std::string& where, size_t dropped, size_t all) {
+  return absl::StrFormat(
+      "%s: %d of %d merges are not between tokens of the vocabulary and were "
+      "left out; text may give other tokens",
+      where, dropped, all);
 }
 
 absl::Status PlaceTokens(std::vector<PlacedToken> placed, TokenizerData& data) {
@@ -137,7 +170,7 @@ absl::StatusOr<ImportedTokenizer> ImportHuggingFaceTokenizer(const HuggingFaceTo
         absl::StrFormat("%s: has neither tokenizer.json nor tokenizer.model", folder));
   }
   ApplySettings(settings, folder, file);
-  SLUICE_RETURN_IF_ERROR(Annotate(ValidateTokenizer(file.imported.data), folder));
+  SLUICE_RETURN_IF_ERROR(FinishTokenizer(folder, file.imported));
   return std::move(file.imported);
 }
 
@@ -152,12 +185,14 @@ absl::StatusOr<ImportedTokenizer> ImportHuggingFaceTokenizer(const std::string& 
   SLUICE_ASSIGN_OR_RETURN(const std::string map, ReadOptional(path / "special_tokens_map.json"));
   SLUICE_ASSIGN_OR_RETURN(const std::string generation,
                           ReadOptional(path / "generation_config.json"));
+  SLUICE_ASSIGN_OR_RETURN(const std::string model_config, ReadOptional(path / "config.json"));
   SLUICE_ASSIGN_OR_RETURN(const std::string added, ReadOptional(path / "added_tokens.json"));
   return ImportHuggingFaceTokenizer({.tokenizer_json = json,
                                      .tokenizer_model = model,
                                      .tokenizer_config = config,
                                      .special_tokens_map = map,
                                      .generation_config = generation,
+                                     .model_config = model_config,
                                      .added_tokens = added},
                                     folder);
 }
