@@ -236,26 +236,32 @@ class MetadataParser {
     uint64_t count = 1;
     const bool is_array = Is(type, ValueType::kArray);
     if (is_array) SLUICE_RETURN_IF_ERROR(ArrayHead(type, count));
-    if (Is(type, ValueType::kString)) {
-      for (; count > 0; --count) {
-        uint64_t n = 0;
-        SLUICE_RETURN_IF_ERROR(in_.GetLength(n, kMaxMetadataBytes, what_));
-        SLUICE_RETURN_IF_ERROR(Skip(n, 1));
-      }
-      return absl::OkStatus();
-    }
+    if (Is(type, ValueType::kString)) return SkipStrings(count);
     const auto bytes = VisitNumber(type, []<typename N>(N) { return sizeof(typename N::Stored); });
-    if (bytes) return Skip(count, *bytes);
-    return is_array ? UnknownElementType(type) : UnknownType(type);
+    if (!bytes) return is_array ? UnknownElementType(type) : UnknownType(type);
+    SLUICE_RETURN_IF_ERROR(CountSkipped(count, *bytes));
+    in_.Skip(count * *bytes);
+    return absl::OkStatus();
   }
 
-  absl::Status Skip(uint64_t count, uint64_t bytes) {
+  absl::Status SkipStrings(uint64_t count) {
+    SLUICE_RETURN_IF_ERROR(CountSkipped(count, sizeof(uint64_t)));
+    for (; count > 0; --count) {
+      uint64_t n = 0;
+      SLUICE_RETURN_IF_ERROR(in_.GetLength(n, kMaxMetadataBytes - skipped_, what_));
+      skipped_ += n;
+      in_.Skip(n);
+    }
+    return absl::OkStatus();
+  }
+
+  // What is skipped is bounded like what is read, so that it takes no more time.
+  absl::Status CountSkipped(uint64_t count, uint64_t bytes) {
     if (count > in_.remaining() / bytes || count > (kMaxMetadataBytes - skipped_) / bytes) {
       return in_.Bad(absl::StrFormat("%s is longer than the file or than %d MiB", what_,
                                      kMaxMetadataBytes >> 20));
     }
     skipped_ += count * bytes;
-    in_.Skip(count * bytes);
     return absl::OkStatus();
   }
 
