@@ -327,10 +327,7 @@ class TokenizerJsonReader {
       (behind ? file_.eos : file_.bos) = StringMember(*special, "id");
     }
     if (several) {
-      Warn(
-          absl::StrFormat("puts several special tokens on one side of a text; only \"%s\" in "
-                          "front and \"%s\" behind are added",
-                          file_.bos.substr(0, 64), file_.eos.substr(0, 64)));
+      Warn("puts several special tokens on one side of a text; only the last of them is added");
     }
   }
 

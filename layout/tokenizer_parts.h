@@ -16,6 +16,9 @@
 
 namespace sluice {
 
+// The lowest id with this text; kNoToken if there is none or the text is empty.
+int32_t FindToken(const TokenizerData& data, std::string_view text);
+
 // The last step of an import: adds to `end_ids` the tokens that are known by their text to end
 // generation, whatever their type (most files name no more than EOS), validates, and takes out
 // merges that are not between tokens, which llama.cpp ignores. Warns of the latter, and if nothing

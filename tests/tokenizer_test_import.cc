@@ -444,6 +444,10 @@ TEST(HuggingFaceFolderTest, PrefersTokenizerJsonAndReadsItsNeighbours) {
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_EQ(imported->data.kind, TokenizerKind::kSentencePiece);
   write("tokenizer.json", ByteLevelJson().dump());
+  write("config.json", R"({"eos_token_id": 6})");
+  imported = ImportHuggingFaceTokenizer(dir.path());
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->data.eos, 6);
   write("generation_config.json", R"({"eos_token_id": 4})");
   imported = ImportHuggingFaceTokenizer(dir.path());
   ASSERT_TRUE(imported.ok()) << imported.status();
