@@ -130,7 +130,8 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path
   for (uint32_t part = 0; part < n_parts; ++part) {
     SLUICE_ASSIGN_OR_RETURN(InputFile file,
                             name ? OpenPart(*name, part + 1) : InputFile::Open(path));
-    SLUICE_ASSIGN_OR_RETURN(GgufHeader header, ParseGgufHeader(file));
+    SLUICE_ASSIGN_OR_RETURN(GgufHeader header,
+                            ParseGgufHeader(file, part == 0 ? GgufPart::kFirst : GgufPart::kLater));
     SLUICE_RETURN_IF_ERROR(CheckPart(file, header, name, part + 1));
     if (part == 0) {
       SLUICE_ASSIGN_OR_RETURN(total_tensors, SplitKey(file, header, "split.tensors.count"));
@@ -228,6 +229,12 @@ absl::StatusOr<std::span<const std::string>> GgufFile::GetStringArray(std::strin
     return std::span<const std::string>(*v);
   }
   return WrongType(key, "an array of strings");
+}
+
+absl::StatusOr<std::vector<std::string>> GgufFile::TakeStringArray(std::string_view key) {
+  SLUICE_RETURN_IF_ERROR(GetStringArray(key).status());
+  auto entry = metadata_.extract(ToAbsl(key));
+  return std::get<std::vector<std::string>>(std::move(entry.mapped()).storage());
 }
 
 absl::StatusOr<std::vector<double>> GgufFile::GetFloatArray(std::string_view key) const {

@@ -33,7 +33,8 @@ class GgufValue {
                                std::vector<uint64_t>, std::vector<int64_t>, std::vector<double>,
                                std::vector<std::string>>;
   explicit GgufValue(Storage value) : value_(std::move(value)) {}
-  const Storage& storage() const { return value_; }
+  const Storage& storage() const& { return value_; }
+  Storage storage() && { return std::move(value_); }
 
  private:
   Storage value_;
@@ -80,7 +81,9 @@ class GgufFile {
   bool Has(std::string_view key) const;
   const absl::flat_hash_map<std::string, GgufValue>& metadata() const { return metadata_; }
 
-  // Drops a metadata entry (a vocabulary of 128k strings) that has been imported already.
+  // For what is large: takes an array of strings out of the metadata, drops an entry that was
+  // imported.
+  absl::StatusOr<std::vector<std::string>> TakeStringArray(std::string_view key);
   void DropMetadata(std::string_view key);
 
   // Reads dst.size() bytes that begin `offset` bytes into the tensor. DataLoss if the file has

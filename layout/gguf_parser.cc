@@ -20,11 +20,14 @@ constexpr uint64_t kMaxEntries = 65536;
 constexpr uint64_t kMaxKeyBytes = 65535;       // the format's own limit
 constexpr uint64_t kMaxTensorNameBytes = 127;  // the format says 64; some writers exceed it
 constexpr uint32_t kMaxDims = 4;
+constexpr char kAlignmentKey[] = "general.alignment";
 constexpr uint64_t kDefaultAlignment = 32;
 constexpr uint64_t kMinAlignment = 8;
 constexpr uint64_t kMaxAlignment = 1 << 20;
 // What all metadata may take in memory; a vocabulary of 256k tokens with its merges takes 30 MiB.
 constexpr uint64_t kMaxMetadataBytes = 40ull << 20;
+// What the few keys that count in a later part of a split may take.
+constexpr uint64_t kMaxPartMetadataBytes = 64 << 10;
 
 // The format's ids of value types.
 enum class ValueType : uint32_t {
@@ -42,6 +45,48 @@ enum class ValueType : uint32_t {
   kInt64 = 11,
   kFloat64 = 12,
 };
+
+template <typename StoredT, typename WideT>
+struct Number {
+  using Stored = StoredT;  // in the file
+  using Wide = WideT;      // in a GgufValue
+};
+
+// Calls `f` with the Number that a value type stands for; nothing for strings, arrays and ids that
+// are not known.
+template <typename F>
+auto VisitNumber(uint32_t type, F f) -> std::optional<decltype(f(Number<bool, bool>()))> {
+  switch (static_cast<ValueType>(type)) {
+    case ValueType::kUint8:
+      return f(Number<uint8_t, uint64_t>());
+    case ValueType::kInt8:
+      return f(Number<int8_t, int64_t>());
+    case ValueType::kUint16:
+      return f(Number<uint16_t, uint64_t>());
+    case ValueType::kInt16:
+      return f(Number<int16_t, int64_t>());
+    case ValueType::kUint32:
+      return f(Number<uint32_t, uint64_t>());
+    case ValueType::kInt32:
+      return f(Number<int32_t, int64_t>());
+    case ValueType::kUint64:
+      return f(Number<uint64_t, uint64_t>());
+    case ValueType::kInt64:
+      return f(Number<int64_t, int64_t>());
+    case ValueType::kFloat32:
+      return f(Number<float, double>());
+    case ValueType::kFloat64:
+      return f(Number<double, double>());
+    case ValueType::kBool:
+      return f(Number<uint8_t, bool>());
+    case ValueType::kString:
+    case ValueType::kArray:
+      break;
+  }
+  return std::nullopt;
+}
+
+constexpr bool Is(uint32_t type, ValueType wanted) { return type == static_cast<uint32_t>(wanted); }
 
 // Ids of element types that exist but that Sluice does not decode, for the message.
 std::string_view ForeignTypeName(uint32_t id) {
@@ -101,16 +146,23 @@ class Cursor {
     return absl::OkStatus();
   }
 
+  absl::Status GetLength(uint64_t& n, uint64_t max_bytes, std::string_view what) {
+    SLUICE_RETURN_IF_ERROR(Get(n, what));
+    const uint64_t most = std::min(remaining(), max_bytes);
+    if (n <= most) return absl::OkStatus();
+    return Bad(
+        absl::StrFormat("the length of %s is %d; at most %d are possible here", what, n, most));
+  }
+
   absl::Status GetString(std::string& value, uint64_t max_bytes, std::string_view what) {
     uint64_t n = 0;
-    SLUICE_RETURN_IF_ERROR(Get(n, what));
-    if (n > remaining() || n > max_bytes) {
-      return Bad(absl::StrFormat("the length of %s is %d; at most %d are possible here", what, n,
-                                 std::min(remaining(), max_bytes)));
-    }
+    SLUICE_RETURN_IF_ERROR(GetLength(n, max_bytes, what));
     value.resize(n);
     return Read(value.data(), n, what);
   }
+
+  // At most remaining().
+  void Skip(uint64_t n) { offset_ += n; }
 
  private:
   absl::Status Fill() {
@@ -129,7 +181,10 @@ class Cursor {
 // Reads the metadata, charging what it takes in memory against one budget.
 class MetadataParser {
  public:
-  explicit MetadataParser(Cursor& in) : in_(in) {}
+  MetadataParser(Cursor& in, GgufPart part)
+      : in_(in),
+        part_(part),
+        budget_(part == GgufPart::kFirst ? kMaxMetadataBytes : kMaxPartMetadataBytes) {}
 
   absl::Status ParseEntry(uint64_t index, absl::flat_hash_map<std::string, GgufValue>& metadata) {
     std::string key;
@@ -137,9 +192,10 @@ class MetadataParser {
     SLUICE_RETURN_IF_ERROR(in_.GetString(key, kMaxKeyBytes, where));
     if (key.empty()) return in_.Bad(absl::StrCat(where, " is empty"));
     what_ = absl::StrFormat("the value of \"%s\"", key);
-    SLUICE_RETURN_IF_ERROR(Charge(key.size() + 2 * sizeof(GgufValue)));
     uint32_t type = 0;
     SLUICE_RETURN_IF_ERROR(in_.Get(type, what_));
+    if (!IsWanted(key)) return SkipValue(type);
+    SLUICE_RETURN_IF_ERROR(Charge(key.size() + 2 * sizeof(GgufValue)));
     SLUICE_ASSIGN_OR_RETURN(GgufValue value, ParseValue(type));
     if (!metadata.emplace(std::move(key), std::move(value)).second) {
       return in_.Bad(absl::StrCat(what_, " is given twice"));
@@ -148,99 +204,99 @@ class MetadataParser {
   }
 
  private:
-  absl::StatusOr<GgufValue> ParseValue(uint32_t type) {
-    switch (static_cast<ValueType>(type)) {
-      case ValueType::kUint8:
-        return Scalar<uint8_t, uint64_t>();
-      case ValueType::kInt8:
-        return Scalar<int8_t, int64_t>();
-      case ValueType::kUint16:
-        return Scalar<uint16_t, uint64_t>();
-      case ValueType::kInt16:
-        return Scalar<int16_t, int64_t>();
-      case ValueType::kUint32:
-        return Scalar<uint32_t, uint64_t>();
-      case ValueType::kInt32:
-        return Scalar<int32_t, int64_t>();
-      case ValueType::kUint64:
-        return Scalar<uint64_t, uint64_t>();
-      case ValueType::kInt64:
-        return Scalar<int64_t, int64_t>();
-      case ValueType::kFloat32:
-        return Scalar<float, double>();
-      case ValueType::kFloat64:
-        return Scalar<double, double>();
-      case ValueType::kBool:
-        return Scalar<uint8_t, bool>();
-      case ValueType::kString: {
-        SLUICE_ASSIGN_OR_RETURN(std::string s, String());
-        return GgufValue(std::move(s));
-      }
-      case ValueType::kArray:
-        return Array();
-    }
-    return in_.Bad(absl::StrFormat("%s has unknown type %d", what_, type));
+  // What describes the model is in the first part.
+  bool IsWanted(std::string_view key) const {
+    return part_ == GgufPart::kFirst || key.starts_with("split.") || key == kAlignmentKey;
   }
 
-  absl::StatusOr<GgufValue> Array() {
+  absl::StatusOr<GgufValue> ParseValue(uint32_t type) {
+    if (Is(type, ValueType::kArray)) return ParseArray();
+    if (Is(type, ValueType::kString)) {
+      SLUICE_ASSIGN_OR_RETURN(std::string s, String());
+      return GgufValue(std::move(s));
+    }
+    auto value = VisitNumber(type, [&]<typename N>(N) -> absl::StatusOr<GgufValue> {
+      SLUICE_ASSIGN_OR_RETURN(const auto number, Element<N>());
+      return GgufValue(number);
+    });
+    return value ? *std::move(value) : UnknownType(type);
+  }
+
+  absl::StatusOr<GgufValue> ParseArray() {
     uint32_t type = 0;
     uint64_t count = 0;
-    SLUICE_RETURN_IF_ERROR(in_.Get(type, what_));
-    SLUICE_RETURN_IF_ERROR(in_.Get(count, what_));
-    switch (static_cast<ValueType>(type)) {
-      case ValueType::kUint8:
-        return Elements<uint8_t, uint64_t>(count);
-      case ValueType::kInt8:
-        return Elements<int8_t, int64_t>(count);
-      case ValueType::kUint16:
-        return Elements<uint16_t, uint64_t>(count);
-      case ValueType::kInt16:
-        return Elements<int16_t, int64_t>(count);
-      case ValueType::kUint32:
-        return Elements<uint32_t, uint64_t>(count);
-      case ValueType::kInt32:
-        return Elements<int32_t, int64_t>(count);
-      case ValueType::kUint64:
-        return Elements<uint64_t, uint64_t>(count);
-      case ValueType::kInt64:
-        return Elements<int64_t, int64_t>(count);
-      case ValueType::kFloat32:
-        return Elements<float, double>(count);
-      case ValueType::kFloat64:
-        return Elements<double, double>(count);
-      case ValueType::kBool:
-        return Elements<uint8_t, bool>(count);
-      case ValueType::kString:
-        return Strings(count);
-      case ValueType::kArray:
-        return in_.Bad(absl::StrCat(what_, " is an array of arrays, which no known key is"));
-    }
-    return in_.Bad(absl::StrFormat("%s is an array of unknown type %d", what_, type));
+    SLUICE_RETURN_IF_ERROR(ArrayHead(type, count));
+    if (Is(type, ValueType::kString)) return Strings(count);
+    auto value = VisitNumber(
+        type, [&]<typename N>(N) -> absl::StatusOr<GgufValue> { return Elements<N>(count); });
+    return value ? *std::move(value) : UnknownElementType(type);
   }
 
-  template <typename Stored, typename Wide>
-  absl::StatusOr<Wide> Element() {
-    Stored stored{};
+  absl::Status SkipValue(uint32_t type) {
+    uint64_t count = 1;
+    const bool is_array = Is(type, ValueType::kArray);
+    if (is_array) SLUICE_RETURN_IF_ERROR(ArrayHead(type, count));
+    if (Is(type, ValueType::kString)) return SkipStrings(count);
+    const auto bytes = VisitNumber(type, []<typename N>(N) { return sizeof(typename N::Stored); });
+    if (!bytes) return is_array ? UnknownElementType(type) : UnknownType(type);
+    SLUICE_RETURN_IF_ERROR(CountSkipped(count, *bytes));
+    in_.Skip(count * *bytes);
+    return absl::OkStatus();
+  }
+
+  absl::Status SkipStrings(uint64_t count) {
+    SLUICE_RETURN_IF_ERROR(CountSkipped(count, sizeof(uint64_t)));
+    for (; count > 0; --count) {
+      uint64_t n = 0;
+      SLUICE_RETURN_IF_ERROR(in_.GetLength(n, kMaxMetadataBytes - skipped_, what_));
+      skipped_ += n;
+      in_.Skip(n);
+    }
+    return absl::OkStatus();
+  }
+
+  // What is skipped is bounded like what is read, so that it takes no more time.
+  absl::Status CountSkipped(uint64_t count, uint64_t bytes) {
+    if (count > in_.remaining() / bytes || count > (kMaxMetadataBytes - skipped_) / bytes) {
+      return in_.Bad(absl::StrFormat("%s is longer than the file or than %d MiB", what_,
+                                     kMaxMetadataBytes >> 20));
+    }
+    skipped_ += count * bytes;
+    return absl::OkStatus();
+  }
+
+  absl::Status UnknownType(uint32_t type) const {
+    return in_.Bad(absl::StrFormat("%s has unknown type %d", what_, type));
+  }
+  absl::Status UnknownElementType(uint32_t type) const {
+    return in_.Bad(Is(type, ValueType::kArray)
+                       ? absl::StrCat(what_, " is an array of arrays, which no known key is")
+                       : absl::StrFormat("%s is an array of unknown type %d", what_, type));
+  }
+
+  absl::Status ArrayHead(uint32_t& type, uint64_t& count) {
+    SLUICE_RETURN_IF_ERROR(in_.Get(type, what_));
+    return in_.Get(count, what_);
+  }
+
+  template <typename N>
+  absl::StatusOr<typename N::Wide> Element() {
+    typename N::Stored stored{};
     SLUICE_RETURN_IF_ERROR(in_.Get(stored, what_));
-    if constexpr (std::is_same_v<Wide, bool>) {
+    if constexpr (std::is_same_v<typename N::Wide, bool>) {
       if (stored > 1) return in_.Bad(absl::StrFormat("%s is a bool of %d", what_, stored));
     }
-    return static_cast<Wide>(stored);
+    return static_cast<typename N::Wide>(stored);
   }
 
-  template <typename Stored, typename Wide>
-  absl::StatusOr<GgufValue> Scalar() {
-    SLUICE_ASSIGN_OR_RETURN(const Wide value, (Element<Stored, Wide>()));
-    return GgufValue(value);
-  }
-
-  template <typename Stored, typename Wide>
+  template <typename N>
   absl::StatusOr<GgufValue> Elements(uint64_t count) {
-    SLUICE_RETURN_IF_ERROR(CheckCount(count, sizeof(Stored), sizeof(Wide)));
+    using Wide = typename N::Wide;
+    SLUICE_RETURN_IF_ERROR(CheckCount(count, sizeof(typename N::Stored), sizeof(Wide)));
     std::vector<Wide> values;
     values.reserve(count);
     for (uint64_t i = 0; i < count; ++i) {
-      SLUICE_ASSIGN_OR_RETURN(const Wide value, (Element<Stored, Wide>()));
+      SLUICE_ASSIGN_OR_RETURN(const Wide value, Element<N>());
       values.push_back(value);
     }
     return GgufValue(std::move(values));
@@ -259,7 +315,7 @@ class MetadataParser {
 
   absl::StatusOr<std::string> String() {
     std::string value;
-    SLUICE_RETURN_IF_ERROR(in_.GetString(value, kMaxMetadataBytes - charged_, what_));
+    SLUICE_RETURN_IF_ERROR(in_.GetString(value, budget_ - charged_, what_));
     // What fits the string object itself takes no heap; a heap block has a header of 16 bytes.
     if (value.size() >= sizeof(std::string) / 2) SLUICE_RETURN_IF_ERROR(Charge(value.size() + 17));
     return value;
@@ -274,17 +330,20 @@ class MetadataParser {
   }
 
   absl::Status Charge(uint64_t bytes) {
-    if (bytes > kMaxMetadataBytes - charged_) {
-      return in_.Bad(absl::StrFormat("the metadata up to %s needs more than %d MiB", what_,
-                                     kMaxMetadataBytes >> 20));
+    if (bytes > budget_ - charged_) {
+      return in_.Bad(
+          absl::StrFormat("the metadata up to %s needs more than %d KiB", what_, budget_ >> 10));
     }
     charged_ += bytes;
     return absl::OkStatus();
   }
 
   Cursor& in_;
+  const GgufPart part_;
+  const uint64_t budget_;
   std::string what_;
   uint64_t charged_ = 0;
+  uint64_t skipped_ = 0;
 };
 
 absl::Status ParseShape(Cursor& in, const std::string& what, std::vector<uint64_t>& shape) {
@@ -337,7 +396,7 @@ absl::StatusOr<GgufTensor> ParseTensor(Cursor& in, uint64_t index, const std::st
 }
 
 absl::StatusOr<uint64_t> Alignment(const InputFile& file, const GgufHeader& header) {
-  const auto it = header.metadata.find("general.alignment");
+  const auto it = header.metadata.find(kAlignmentKey);
   if (it == header.metadata.end()) return kDefaultAlignment;
   const auto* value = std::get_if<uint64_t>(&it->second.storage());
   if (value == nullptr) {
@@ -418,7 +477,7 @@ absl::Status CheckTableSize(const Cursor& in, std::string_view what, uint64_t co
 
 }  // namespace
 
-absl::StatusOr<GgufHeader> ParseGgufHeader(const InputFile& file) {
+absl::StatusOr<GgufHeader> ParseGgufHeader(const InputFile& file, GgufPart part) {
   Cursor in(file);
   SLUICE_RETURN_IF_ERROR(CheckMagicAndVersion(file, in));
   uint64_t n_tensors = 0;
@@ -430,7 +489,7 @@ absl::StatusOr<GgufHeader> ParseGgufHeader(const InputFile& file) {
   SLUICE_RETURN_IF_ERROR(CheckTableSize(in, "the tensor count", n_tensors, kMaxGgufTensors, 33));
 
   GgufHeader header;
-  MetadataParser metadata(in);
+  MetadataParser metadata(in, part);
   for (uint64_t i = 0; i < n_entries; ++i) {
     SLUICE_RETURN_IF_ERROR(metadata.ParseEntry(i, header.metadata));
   }

@@ -8,7 +8,8 @@
 // A string is a u64 length and its bytes; an array is a u32 element type, a u64 count, elements.
 //
 // Nothing is allocated for a count before it is bounded by the bytes left in the file and by an
-// absolute cap, so a hostile file of any size costs less than 64 MiB.
+// absolute cap, so a hostile file of any size costs less than 64 MiB, as do all parts of a split
+// together.
 #ifndef SLUICE_LAYOUT_GGUF_PARSER_H_
 #define SLUICE_LAYOUT_GGUF_PARSER_H_
 
@@ -33,7 +34,10 @@ struct GgufHeader {
   std::vector<GgufTensor> tensors;
 };
 
-absl::StatusOr<GgufHeader> ParseGgufHeader(const InputFile& file);
+// Of later parts of a split only what places them is kept: "split.*" and the alignment.
+enum class GgufPart { kFirst, kLater };
+
+absl::StatusOr<GgufHeader> ParseGgufHeader(const InputFile& file, GgufPart part);
 
 }  // namespace sluice
 

@@ -127,6 +127,7 @@ class GgufSource : public ImportedSource {
             path_, keys.Key(n.name), value));
       }
     }
+    SLUICE_RETURN_IF_ERROR(CheckForeignFlag(keys.Key("attention.causal"), true));
     return CheckForeignFlag(keys.Key("use_parallel_residual"), false);
   }
 
@@ -169,7 +170,8 @@ class GgufSource : public ImportedSource {
 
   absl::Status ReadActivation(const ImportOptions& options) {
     std::optional<Activation> stated;
-    if (file_->Has(kActivationKey)) {
+    // The flag overrides a name that is not known as well.
+    if (file_->Has(kActivationKey) && !options.activation) {
       SLUICE_ASSIGN_OR_RETURN(const std::string name, file_->GetString(kActivationKey));
       const absl::StatusOr<Activation> activation = ParseActivation(name);
       SLUICE_RETURN_IF_ERROR(
@@ -201,12 +203,12 @@ class GgufSource : public ImportedSource {
           absl::StrFormat("%s: metadata \"%s\" is %d, but token_embd.weight has %d rows", path_,
                           keys.Key("vocab_size"), stated, config_.vocab_size));
     }
+    // Before anything is made of the tokens: a small file may name a million.
+    SLUICE_ASSIGN_OR_RETURN(const auto tokens, file_->GetStringArray("tokenizer.ggml.tokens"));
+    SLUICE_RETURN_IF_ERROR(CheckTokenCount(tokens.size()));
     SLUICE_ASSIGN_OR_RETURN(ImportedTokenizer imported, ImportGgufTokenizer(*file_));
     tokenizer_ = std::move(imported.data);
     for (std::string& w : imported.warnings) warnings_.push_back(std::move(w));
-    for (const char* array : {"tokens", "scores", "token_type", "merges"}) {
-      file_->DropMetadata(absl::StrCat("tokenizer.ggml.", array));
-    }
     return absl::OkStatus();
   }
 
@@ -221,28 +223,24 @@ class GgufSource : public ImportedSource {
     }
     // Bounds what the divisors of a damaged file may take.
     SLUICE_RETURN_IF_ERROR(Annotate(ValidateConfig(config_), path_));
-    std::vector<float> divisors;
-    SLUICE_ASSIGN_OR_RETURN(const std::optional<double> factor, LinearFactor(keys));
-    if (factor) {
-      absl::StatusOr<std::vector<float>> linear = LinearRopeDivisors(*factor, config_.head_dim);
-      SLUICE_RETURN_IF_ERROR(Annotate(linear.status(), path_));
-      divisors = *std::move(linear);
-    }
-    return SetRopeDivisors(std::move(divisors));
+    SLUICE_ASSIGN_OR_RETURN(const float factor, RopeFactor(keys));
+    absl::StatusOr<std::vector<float>> divisors = LinearRopeDivisors(factor, config_.head_dim);
+    SLUICE_RETURN_IF_ERROR(Annotate(divisors.status(), path_));
+    return SetRopeDivisors(*std::move(divisors));
   }
 
-  absl::StatusOr<std::optional<double>> LinearFactor(const ArchKeys& keys) const {
-    const bool old_key = keys.Has("rope.scale_linear") && !keys.Has("rope.scaling.type");
-    std::string type = old_key ? "linear" : "none";
+  // With llama.cpp's defaults: linear where the type is not given, 1 where the factor is 0.
+  absl::StatusOr<float> RopeFactor(const ArchKeys& keys) const {
+    std::string type = "linear";
     if (keys.Has("rope.scaling.type")) {
       SLUICE_ASSIGN_OR_RETURN(type, file_->GetString(keys.Key("rope.scaling.type")));
     }
-    if (type == "none") return std::nullopt;
+    if (type == "none") return 1.0f;
     if (type != "linear") return Annotate(UnsupportedRopeScaling(type), path_);
-    SLUICE_ASSIGN_OR_RETURN(
-        const double factor,
-        file_->GetFloat(keys.Key(old_key ? "rope.scale_linear" : "rope.scaling.factor")));
-    return factor;
+    float factor = 0.0f;
+    SLUICE_RETURN_IF_ERROR(keys.ReadOptional(
+        keys.Has("rope.scaling.factor") ? "rope.scaling.factor" : "rope.scale_linear", factor));
+    return factor == 0.0f ? 1.0f : factor;
   }
 
   absl::Status ReadStored(size_t index, uint64_t offset, std::span<std::byte> dst) const override {

@@ -133,18 +133,28 @@ std::vector<std::byte> GgufWriter::EncodeHeader() const {
   return bytes;
 }
 
-uint64_t GgufWriter::FileBytes() const {
-  uint64_t bytes = EncodeHeader().size();
+uint64_t GgufWriter::TensorBytes() const {
+  uint64_t bytes = 0;
+  for (const Tensor& t : tensors_) bytes += t.n_bytes;
+  return bytes;
+}
+
+uint64_t GgufWriter::PaddedTensorBytes() const {
+  uint64_t bytes = 0;
   for (const Tensor& t : tensors_) bytes += AlignUp(t.n_bytes);
   return bytes;
 }
 
+uint64_t GgufWriter::FileBytes() const { return EncodeHeader().size() + PaddedTensorBytes(); }
+
 absl::Status GgufWriter::Start(const std::string& path, bool overwrite) {
   SLUICE_RETURN_IF_ERROR(Annotate(declared_, path));
+  const std::vector<std::byte> header = EncodeHeader();
   SLUICE_ASSIGN_OR_RETURN(
-      file_, AtomicFile::Create(path, {.overwrite = overwrite, .expected_bytes = FileBytes()}));
+      file_, AtomicFile::Create(path, {.overwrite = overwrite,
+                                       .expected_bytes = header.size() + PaddedTensorBytes()}));
   buffer_.reserve(kBufferBytes);
-  return Buffer(EncodeHeader());
+  return Buffer(header);
 }
 
 absl::Status GgufWriter::NotOpen() const {

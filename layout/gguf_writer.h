@@ -45,7 +45,9 @@ class GgufWriter {
   // `shape` is outermost first, as in GgufTensor: a matrix is {rows, columns}.
   void DeclareTensor(std::string_view name, SourceType type, std::span<const uint64_t> shape);
 
-  // The size of the finished file: the header and all declared tensors.
+  // What is to be written after Start: the data of all declared tensors.
+  uint64_t TensorBytes() const;
+  // The size of the finished file: the header and the tensors, each padded to the alignment.
   uint64_t FileBytes() const;
 
   // Checks what was declared (InvalidArgument: duplicates, empty names or dimensions, rows that are
@@ -73,6 +75,7 @@ class GgufWriter {
   void BeginArray(std::string_view key, uint32_t element_type, uint64_t count);
   absl::Status NotOpen() const;
   std::vector<std::byte> EncodeHeader() const;
+  uint64_t PaddedTensorBytes() const;
   absl::Status Buffer(std::span<const std::byte> bytes);
   absl::Status PadAndAdvance();
   absl::Status FlushBuffer();

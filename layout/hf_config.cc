@@ -59,8 +59,12 @@ class ConfigReader {
             "%s: %s: the model is a mixture of experts, which Sluice does not run", path_, key));
       }
     }
+    return CheckRotation(root_);
+  }
+
+  absl::Status CheckRotation(const json& object) {
     float rotated = 1.0f;
-    SLUICE_RETURN_IF_ERROR(ReadNumber(root_, "partial_rotary_factor", rotated));
+    SLUICE_RETURN_IF_ERROR(ReadNumber(object, "partial_rotary_factor", rotated));
     if (rotated == 1.0f) return absl::OkStatus();
     return absl::UnimplementedError(absl::StrFormat(
         "%s: partial_rotary_factor is %g; Sluice rotates whole heads", path_, rotated));
@@ -90,8 +94,10 @@ class ConfigReader {
   absl::Status ReadActivation(const ImportOptions& options) {
     std::string name;
     SLUICE_RETURN_IF_ERROR(ReadMember(root_, "hidden_act", path_, name));
+    if (name == "swish") name = "silu";  // two names of one function
     std::optional<Activation> stated;
-    if (!name.empty()) {
+    // The flag overrides a name that is not known as well.
+    if (!name.empty() && !options.activation) {
       const absl::StatusOr<Activation> activation = ParseActivation(name);
       SLUICE_RETURN_IF_ERROR(Annotate(activation.status(), absl::StrCat(path_, ": hidden_act")));
       stated = *activation;
@@ -107,23 +113,50 @@ class ConfigReader {
   // rope_theta and rope_scaling, or both in rope_parameters (newer files).
   absl::Status ReadRope() {
     SLUICE_RETURN_IF_ERROR(ReadNumber(root_, "rope_theta", c_.rope_base));
-    const json* scaling = FindMember(root_, "rope_scaling");
-    if (const json* parameters = FindMember(root_, "rope_parameters")) {
-      SLUICE_RETURN_IF_ERROR(ReadNumber(*parameters, "rope_theta", c_.rope_base));
-      scaling = parameters;
+    std::string type;
+    const json* scaling = nullptr;  // the object that gives the type
+    for (const char* key : {"rope_parameters", "rope_scaling"}) {
+      const json* object = FindMember(root_, key);
+      if (object == nullptr) continue;
+      SLUICE_RETURN_IF_ERROR(CheckRopeObject(key, *object));
+      if (key == std::string_view("rope_parameters")) {
+        SLUICE_RETURN_IF_ERROR(ReadNumber(*object, "rope_theta", c_.rope_base));
+      }
+      if (!type.empty()) continue;
+      SLUICE_ASSIGN_OR_RETURN(type, RopeType(*object));
+      scaling = object;
     }
     // Bounds what the divisors of a damaged file may take; the vocabulary is settled later.
     ModelConfig bounded = c_;
     if (bounded.vocab_size == 0) bounded.vocab_size = 1;
     SLUICE_RETURN_IF_ERROR(Annotate(ValidateConfig(bounded), path_));
-    if (scaling == nullptr) return absl::OkStatus();
-    if (!scaling->is_object()) return WrongJson(path_, "rope_scaling", *scaling, "an object");
-    std::string type(StringMember(*scaling, "rope_type"));
-    if (type.empty()) type = StringMember(*scaling, "type");
     if (type.empty() || type == "default") return absl::OkStatus();
     if (type == "linear") return ReadLinear(*scaling);
     if (type == "llama3") return ReadLlama3(*scaling);
     return Annotate(UnsupportedRopeScaling(type), path_);
+  }
+
+  // Refuses what would be passed over in silence.
+  absl::Status CheckRopeObject(const char* key, const json& object) {
+    if (!object.is_object()) return WrongJson(path_, key, object, "an object");
+    SLUICE_RETURN_IF_ERROR(CheckRotation(object));
+    for (const auto& [name, value] : object.items()) {
+      if (!value.is_object()) continue;
+      return absl::UnimplementedError(absl::StrFormat(
+          "%s: %s gives \"%s\" a rotation of its own; Sluice rotates all layers alike", path_, key,
+          name));
+    }
+    SLUICE_ASSIGN_OR_RETURN(const std::string type, RopeType(object));
+    if (!type.empty() || FindMember(object, "factor") == nullptr) return absl::OkStatus();
+    return Bad(absl::StrFormat("%s has a factor but no rope_type", key));
+  }
+
+  // "" if the object does not say.
+  absl::StatusOr<std::string> RopeType(const json& object) {
+    std::string type;
+    SLUICE_RETURN_IF_ERROR(ReadMember(object, "type", path_, type));  // the older name
+    SLUICE_RETURN_IF_ERROR(ReadMember(object, "rope_type", path_, type));
+    return type;
   }
 
   absl::Status ReadLinear(const json& scaling) {

@@ -116,13 +116,18 @@ class HfSource : public ImportedSource {
     return path_.substr(begin, end + 1 - begin);
   }
 
+  // The single file goes before the index, as with the transformers library.
   absl::Status OpenShards() {
-    if (HasFile(kIndexFile)) return OpenIndexedShards();
     if (HasFile(kSingleFile)) {
       SLUICE_ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(File(kSingleFile)));
       files_.push_back(std::move(file));
+      if (HasFile(kIndexFile)) {
+        warnings_.push_back(absl::StrFormat("%s: the weights are those of %s; %s was ignored",
+                                            path_, kSingleFile, kIndexFile));
+      }
       return absl::OkStatus();
     }
+    if (HasFile(kIndexFile)) return OpenIndexedShards();
     const bool pickled = HasFile("pytorch_model.bin") || HasFile("pytorch_model.bin.index.json");
     return absl::NotFoundError(absl::StrFormat(
         "%s: has neither %s nor %s%s", path_, kSingleFile, kIndexFile,
@@ -163,6 +168,11 @@ class HfSource : public ImportedSource {
                                                  files_.size() + 1, count, name));
     }
     SLUICE_RETURN_IF_ERROR(file.status());
+    n_tensors_ += (*file)->tensors().size();
+    if (n_tensors_ > kMaxTensors) {
+      return absl::DataLossError(
+          absl::StrFormat("%s: the shards hold more than %d tensors", path_, kMaxTensors));
+    }
     files_.push_back(*std::move(file));
     return absl::OkStatus();
   }
@@ -175,10 +185,6 @@ class HfSource : public ImportedSource {
         if (Find(name) != nullptr) {
           return absl::DataLossError(
               absl::StrFormat("%s: tensor \"%s\" is also in another file", file->path(), t.name));
-        }
-        if (stored_.size() == kMaxTensors) {
-          return absl::DataLossError(
-              absl::StrFormat("%s: the shards hold more than %d tensors", path_, kMaxTensors));
         }
         AddTensor({std::move(name), t.type, t.shape});
         stored_.push_back({file.get(), &t});
@@ -231,6 +237,7 @@ class HfSource : public ImportedSource {
   }
 
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  size_t n_tensors_ = 0;        // in all shards
   std::vector<Stored> stored_;  // by index in tensors()
   bool named_inv_freq_ = false;
 };

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "io/status.h"
+#include "layout/printable.h"
 
 namespace sluice {
 namespace {
@@ -145,14 +146,19 @@ absl::Status ImportedSource::SetRopeDivisors(std::vector<float> divisors) {
 }
 
 absl::Status ImportedSource::Check() {
+  config_.name = Printable(config_.name, kMaxNameBytes);
+  for (std::string& warning : warnings_) warning = Printable(warning);
   SLUICE_RETURN_IF_ERROR(Annotate(ValidateConfig(config_), path_));
   SLUICE_RETURN_IF_ERROR(Annotate(ValidateTokenizer(tokenizer_), path_));
-  if (tokenizer_.tokens.size() != config_.vocab_size) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: the tokenizer has %d tokens, but token_embd.weight has %d rows", path_,
-                        tokenizer_.tokens.size(), config_.vocab_size));
-  }
+  SLUICE_RETURN_IF_ERROR(CheckTokenCount(tokenizer_.tokens.size()));
   return CheckTensors();
+}
+
+absl::Status ImportedSource::CheckTokenCount(size_t n_tokens) const {
+  if (n_tokens == config_.vocab_size) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: the tokenizer has %d tokens, but token_embd.weight has %d rows", path_,
+                      n_tokens, config_.vocab_size));
 }
 
 absl::Status ImportedSource::CheckTensors() const {
@@ -209,9 +215,10 @@ absl::Status SettleActivation(const ImportOptions& options, std::optional<Activa
   return absl::OkStatus();
 }
 
-std::optional<std::string> LimitContextToWindow(uint64_t window, ModelConfig& config) {
+std::optional<std::string> LimitContextToWindow(uint32_t window, ModelConfig& config) {
+  config.attention_window = window;
   if (window == 0 || window >= config.context_length) return std::nullopt;
-  const uint32_t trained = std::exchange(config.context_length, static_cast<uint32_t>(window));
+  const uint32_t trained = std::exchange(config.context_length, window);
   return absl::StrFormat(
       "the model attends to a sliding window of %d tokens, which Sluice does not implement; the "
       "context is limited to that (trained: %d)",

@@ -46,9 +46,12 @@ class ImportedSource : public ModelSource {
   // Divides the rotation frequencies by `divisors` (head_dim / 2 of them, on top of those that the
   // model stores): they become the F32 tensor rope_freqs.weight. Call after the tensors are there.
   absl::Status SetRopeDivisors(std::vector<float> divisors);
-  // The last step: validates the config and checks the table against it, naming the first tensor
-  // that is missing, has another shape, or that a decoder of the Llama family does not know. The
-  // tokenizer must have as many tokens as the embedding has rows.
+  // InvalidArgument unless there are as many tokens as the config's vocabulary has.
+  absl::Status CheckTokenCount(size_t n_tokens) const;
+  // The last step: makes printable what will be shown, validates the config and checks the table
+  // against it, naming the first tensor that is missing, has another shape, or that a decoder of
+  // the Llama family does not know. The tokenizer must have as many tokens as the embedding has
+  // rows.
   absl::Status Check();
 
   void AddTensor(SourceTensor tensor);  // names are unique: the readers have seen to that
@@ -72,9 +75,10 @@ class ImportedSource : public ModelSource {
 absl::Status SettleActivation(const ImportOptions& options, std::optional<Activation> stated,
                               std::optional<float> threshold, ModelConfig& config);
 
-// Limits the context to the attention window, within which windowed attention is full attention.
-// Returns the sentence that says so, if the limit has an effect.
-std::optional<std::string> LimitContextToWindow(uint64_t window, ModelConfig& config);
+// Stores the attention window (0: none) and limits the context to it, since within the window
+// windowed attention is full attention. Returns the sentence that says so, if the limit has an
+// effect.
+std::optional<std::string> LimitContextToWindow(uint32_t window, ModelConfig& config);
 
 // The divisors of "linear" RoPE scaling: all the factor. InvalidArgument unless 0 < factor < 1e6.
 absl::StatusOr<std::vector<float>> LinearRopeDivisors(double factor, uint32_t head_dim);

@@ -11,37 +11,57 @@ using nlohmann::json;
 
 namespace {
 
-// The largest vocabularies have some two million values, a few levels deep.
 constexpr int kMaxDepth = 64;
-constexpr size_t kMaxValues = 8'000'000;
+// What a document may take in memory when it is parsed. The largest known, a vocabulary of 260k
+// tokens with half a million merges as pairs, takes 150 MiB.
+constexpr size_t kMaxParsedBytes = size_t{192} << 20;
+
+// What parts of a document take, heap blocks and growth of arrays included.
+constexpr size_t kValueBytes = 24;        // an element
+constexpr size_t kContainerBytes = 64;    // the vector or map of an array or object
+constexpr size_t kMemberBytes = 64;       // the node of a member, beside its key and value
+constexpr size_t kStringBytes = 48;       // the string object
+constexpr size_t kShortStringBytes = 15;  // what fits into it
 
 // Whether the parser would stay within these limits; what is said of text that is not JSON does not
 // matter. A hostile file could otherwise make it build far more than the file's own size.
 bool IsWithinLimits(std::string_view text) {
   int depth = 0;
-  size_t values = 0;
+  size_t bytes = 0;
+  size_t string_begin = 0;
   bool in_string = false;
-  for (size_t i = 0; i < text.size() && depth <= kMaxDepth && values <= kMaxValues; ++i) {
+  for (size_t i = 0; i < text.size() && depth <= kMaxDepth && bytes <= kMaxParsedBytes; ++i) {
     const char c = text[i];
     if (in_string) {
       if (c == '\\') ++i;
-      if (c == '"') in_string = false;
+      if (c != '"') continue;
+      in_string = false;
+      const size_t length = i - string_begin;
+      bytes += kStringBytes + (length > kShortStringBytes ? length : 0);
     } else if (c == '"') {
       in_string = true;
-    } else {
-      depth += (c == '[' || c == '{') - (c == ']' || c == '}');
-      values += c == '[' || c == '{' || c == ',';
+      string_begin = i + 1;
+    } else if (c == '[' || c == '{') {
+      ++depth;
+      bytes += kContainerBytes;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    } else if (c == ',') {
+      bytes += kValueBytes;
+    } else if (c == ':') {
+      bytes += kMemberBytes;
     }
   }
-  return depth <= kMaxDepth && values <= kMaxValues;
+  return depth <= kMaxDepth && bytes <= kMaxParsedBytes;
 }
 
 }  // namespace
 
 absl::StatusOr<json> ParseJsonObject(std::string_view text, const std::string& path) {
   if (!IsWithinLimits(text)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: nests more than %d levels or has more than %d values", path, kMaxDepth, kMaxValues));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: nests more than %d levels or would take more than %d MiB", path,
+                        kMaxDepth, kMaxParsedBytes >> 20));
   }
   json parsed = json::parse(text.begin(), text.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);
   if (parsed.is_discarded()) {

@@ -12,7 +12,8 @@
 
 namespace sluice {
 
-// InvalidArgument naming `path` if `text` is not one JSON object.
+// InvalidArgument naming `path` if `text` is not one JSON object, or one that would take far more
+// memory than any known vocabulary.
 absl::StatusOr<nlohmann::json> ParseJsonObject(std::string_view text, const std::string& path);
 
 // The member, or null if `value` is no object, has none of that name or has null there.

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "io/status.h"
+#include "layout/printable.h"
 
 namespace sluice {
 namespace {
@@ -99,6 +100,7 @@ void WriteConfig(const ModelConfig& c, ByteWriter& out) {
   out.Put<uint8_t>(static_cast<uint8_t>(c.activation_origin));
   out.Put<uint8_t>(c.tied_head);
   out.Put<uint8_t>(c.qkv_bias);
+  out.Put<uint32_t>(c.attention_window);
 }
 
 absl::StatusOr<ModelConfig> ReadConfig(ByteReader& in) {
@@ -108,8 +110,8 @@ absl::StatusOr<ModelConfig> ReadConfig(ByteReader& in) {
         "config record has version %u; this program reads %u", version, kConfigVersion));
   }
   ModelConfig c;
-  c.architecture = in.GetString();
-  c.name = in.GetString();
+  c.architecture = Printable(in.GetString(), kMaxNameBytes);
+  c.name = Printable(in.GetString(), kMaxNameBytes);
   for (uint32_t* v : {&c.n_layers, &c.d_model, &c.d_ff, &c.n_heads, &c.n_kv_heads, &c.head_dim,
                       &c.vocab_size, &c.context_length}) {
     *v = in.Get<uint32_t>();
@@ -120,6 +122,8 @@ absl::StatusOr<ModelConfig> ReadConfig(ByteReader& in) {
   const auto origin = in.Get<uint8_t>();
   c.tied_head = in.Get<uint8_t>() != 0;
   c.qkv_bias = in.Get<uint8_t>() != 0;
+  // Format 1.0 ended here.
+  if (in.remaining() > 0) c.attention_window = in.Get<uint32_t>();
   if (!in.ok()) return absl::DataLossError("config record is cut short");
   if (rope_style > 1) return absl::DataLossError("config record: unknown RoPE style");
   if (activation > 3) return absl::DataLossError("config record: unknown activation");

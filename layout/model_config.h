@@ -3,6 +3,7 @@
 #ifndef SLUICE_LAYOUT_MODEL_CONFIG_H_
 #define SLUICE_LAYOUT_MODEL_CONFIG_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -30,9 +31,11 @@ enum class RopeStyle : uint8_t {
 // Where the activation was learned, shown by `inspect` since a wrong guess ruins the text.
 enum class ActivationOrigin : uint8_t { kAssumed = 0, kMetadata = 1, kFlag = 2 };
 
+constexpr size_t kMaxNameBytes = 256;
+
 struct ModelConfig {
   std::string architecture;  // "llama", "qwen2"
-  std::string name;
+  std::string name;          // printable, at most kMaxNameBytes
   uint32_t n_layers = 0;
   uint32_t d_model = 0;
   uint32_t d_ff = 0;
@@ -40,7 +43,11 @@ struct ModelConfig {
   uint32_t n_kv_heads = 0;
   uint32_t head_dim = 0;
   uint32_t vocab_size = 0;
-  uint32_t context_length = 0;  // trained length
+  // Trained length, but at most the attention window.
+  uint32_t context_length = 0;
+  // Tokens that a position attends to; 0: all. Windowed attention is not implemented, so a context
+  // beyond the window would give other text than the model's.
+  uint32_t attention_window = 0;
   float rms_epsilon = 1e-5f;
   float rope_base = 10000.0f;
   RopeStyle rope_style = RopeStyle::kInterleaved;
@@ -65,6 +72,7 @@ std::string_view ActivationName(Activation activation);
 // Accepts "silu", "relu", "relu2", "fatrelu".
 absl::StatusOr<Activation> ParseActivation(std::string_view name);
 
+// The record is described in layout/sluice_format.h.
 void WriteConfig(const ModelConfig& config, ByteWriter& out);
 absl::StatusOr<ModelConfig> ReadConfig(ByteReader& in);
 

@@ -37,7 +37,8 @@ class ModelSource {
   virtual const std::string& path() const = 0;
   // Every file that the model comes from, so that none is overwritten; some may not exist.
   virtual std::vector<std::string> files() const { return {path()}; }
-  // Already validated, with every needed tensor present and of the shape that the config asks for.
+  // Already validated and its texts printable, with every needed tensor present and of the shape
+  // that the config asks for.
   virtual const ModelConfig& config() const = 0;
   virtual const TokenizerData& tokenizer() const = 0;
   // All tensors of the model; one that an importer leaves out is named in warnings().
@@ -48,7 +49,7 @@ class ModelSource {
   virtual absl::Status ReadTensor(const SourceTensor& tensor, uint64_t offset,
                                   std::span<std::byte> dst) const = 0;
   // What the user should know, a sentence each: a tensor that was left out, a vocabulary's
-  // pre-tokenizer that was guessed, ... Tools print them to stderr.
+  // pre-tokenizer that was guessed, ... Printable. Tools print them to stderr.
   virtual std::span<const std::string> warnings() const { return {}; }
 };
 

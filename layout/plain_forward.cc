@@ -19,10 +19,12 @@ using Matrix = std::vector<float>;
 float Dot(const float* a, const float* b, size_t n) {
   constexpr size_t kLanes = 16;  // independent sums, so that the compiler may use vector registers
   float sums[kLanes] = {};
-  for (size_t i = 0; i < n; i += kLanes) {
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
     for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += a[i + lane] * b[i + lane];
   }
   float sum = 0.0f;
+  for (; i < n; ++i) sum += a[i] * b[i];
   for (const float s : sums) sum += s;
   return sum;
 }

@@ -62,6 +62,20 @@ std::string TensorName(MatrixRole role, uint32_t layer) {
   return "";
 }
 
+bool IsWider(WeightType a, WeightType b) { return a < b; }  // they are numbered from wide to narrow
+
+// The widest of the types that a matrix's tensors, one a layer, ask for: files keep some layers at
+// more bits. Roles that the model has not, as the head of a tied one, get the narrowest.
+WeightType WidestType(const ModelSource& source, const std::function<std::string(uint32_t)>& name,
+                      WeightType (*type_for)(SourceType)) {
+  WeightType widest = WeightType::kQ4;
+  for (uint32_t l = 0; l < source.config().n_layers; ++l) {
+    const SourceTensor* t = source.Find(name(l));
+    if (t != nullptr && IsWider(type_for(t->type), widest)) widest = type_for(t->type);
+  }
+  return widest;
+}
+
 // Relative root-mean-square error over the sampled rows.
 class ErrorMeter {
  public:
@@ -305,14 +319,35 @@ std::string SourceTypes(const ModelSource& source) {
 Directory PlanRepack(const ModelSource& source, const RepackOptions& options) {
   std::array<WeightType, 7> types;
   for (size_t role = 0; role < types.size(); ++role) {
-    const SourceTensor* t = source.Find(TensorName(static_cast<MatrixRole>(role), 0));
-    const SourceType from = t != nullptr ? t->type : SourceType::kF32;
-    types[role] = options.resident_type.value_or(ResidentTypeFor(from));
+    const auto name = [role](uint32_t layer) {
+      return TensorName(static_cast<MatrixRole>(role), layer);
+    };
+    types[role] = options.resident_type.value_or(WidestType(source, name, ResidentTypeFor));
   }
-  const SourceTensor* gate = source.Find(TensorName(MatrixRole::kGate, 0));
-  const WeightType bundle_type = options.type.value_or(BundleTypeFor(gate->type));
+  const auto gate = [](uint32_t layer) { return TensorName(MatrixRole::kGate, layer); };
+  const WeightType bundle_type = options.type.value_or(WidestType(source, gate, BundleTypeFor));
   types[static_cast<size_t>(MatrixRole::kGate)] = bundle_type;
   return MakeDirectory(source.config(), types, bundle_type, options.block);
+}
+
+std::vector<std::string> NarrowedTensors(const ModelSource& source, const Directory& directory) {
+  std::vector<std::string> notes;
+  const uint32_t n_layers = source.config().n_layers;
+  for (const char* part : {"ffn_gate", "ffn_up", "ffn_down"}) {
+    uint32_t n_wider = 0;
+    std::set<std::string> types;
+    for (uint32_t l = 0; l < n_layers; ++l) {
+      const SourceTensor* t = source.Find(absl::StrFormat("blk.%u.%s.weight", l, part));
+      if (t == nullptr || !IsWider(BundleTypeFor(t->type), directory.bundles.type)) continue;
+      ++n_wider;
+      types.emplace(SourceTypeName(t->type));
+    }
+    if (n_wider == 0) continue;
+    notes.push_back(absl::StrFormat("%s of %u of %u layers is %s, wider than the %s of the bundles",
+                                    part, n_wider, n_layers, absl::StrJoin(types, " or "),
+                                    WeightTypeName(directory.bundles.type)));
+  }
+  return notes;
 }
 
 absl::StatusOr<RepackReport> Repack(const ModelSource& source, const std::string& out,

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "layout/model_source.h"
@@ -16,9 +17,9 @@
 namespace sluice {
 
 struct RepackOptions {
-  // Gate rows and bundles; default: the type nearest to the source's gate matrix.
+  // Gate rows and bundles; default: the type nearest to the widest of the source's gate matrices.
   std::optional<WeightType> type;
-  // Everything else; default: by matrix, the nearest type that adds little error.
+  // Everything else; default: by matrix, the nearest type that adds little error in any layer.
   std::optional<WeightType> resident_type;
   uint32_t block = 0;  // 0: see MakeDirectory
   bool overwrite = false;
@@ -34,6 +35,9 @@ struct RepackReport {
 
 // The directory that Repack would write: what `--dry-run` shows.
 Directory PlanRepack(const ModelSource& source, const RepackOptions& options);
+
+// A sentence for each of gate, up and down whose type in some layers is wider than the bundles'.
+std::vector<std::string> NarrowedTensors(const ModelSource& source, const Directory& directory);
 
 // InvalidArgument if `out` is a file of the source or a link to one.
 absl::StatusOr<RepackReport> Repack(const ModelSource& source, const std::string& out,

@@ -150,7 +150,9 @@ absl::Status ReadNormalizer(std::string_view message, const std::string& path,
   WireReader reader(message);
   for (WireField field; reader.Next(field);) {
     if (field.number == kName) name = field.bytes;
-    if (field.number == kAddDummyPrefix) imported.data.add_space_prefix = field.varint != 0;
+    if (field.number == kAddDummyPrefix) {
+      imported.data.space_prefix = field.varint != 0 ? SpacePrefix::kEachPart : SpacePrefix::kNone;
+    }
     if (field.number == kRemoveExtraWhitespaces) removes_spaces = field.varint != 0;
   }
   if (!reader.ok()) return Malformed(path, "the normalizer spec");
@@ -174,7 +176,7 @@ absl::StatusOr<VocabularyFile> ReadSentencePieceModel(std::string_view bytes,
   VocabularyFile file;
   TokenizerData& data = file.imported.data;
   data.kind = TokenizerKind::kSentencePiece;
-  data.add_space_prefix = true;
+  data.space_prefix = SpacePrefix::kEachPart;
   TrainerSpec trainer;
   WireReader reader(bytes);
   for (WireField field; reader.Next(field);) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "io/status.h"
 #include "io/storage_file.h"
+#include "layout/printable.h"
 
 namespace sluice {
 namespace {
@@ -16,7 +17,6 @@ namespace {
 constexpr uint32_t kMaxSections = 64;
 // Config, provenance, directory: that of the largest model takes 0.2 MiB.
 constexpr uint64_t kMaxRecord = 1 << 20;
-constexpr uint64_t kMaxTokenizer = uint64_t{256} << 20;
 // A section may claim this many bytes whatever it is packed in; beyond, at most kMaxRatio times the
 // packed size, so that a small file cannot take much memory.
 constexpr uint64_t kFreeBytes = 16 << 20;
@@ -34,6 +34,33 @@ std::string_view SectionName(SectionKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
+// A section as it is stored against what its table entry claims.
+absl::Status CheckClaim(const Section& s, std::string_view name, uint64_t max_raw) {
+  if (s.raw_bytes <= max_raw && s.stored_bytes <= ZSTD_compressBound(s.raw_bytes) &&
+      (s.raw_bytes <= kFreeBytes || s.raw_bytes / kMaxRatio <= s.stored_bytes)) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrFormat("%s section claims %u bytes packed in %u", name,
+                                             s.raw_bytes, s.stored_bytes));
+}
+
+absl::StatusOr<std::vector<std::byte>> Unpack(const Section& s, std::string_view name,
+                                              std::span<const std::byte> stored) {
+  if (Checksum64(stored) != s.checksum) {
+    return absl::DataLossError(
+        absl::StrFormat("%s section checksum does not match; copy or repack the file again", name));
+  }
+  if (ZSTD_getFrameContentSize(stored.data(), stored.size()) != s.raw_bytes) {
+    return absl::DataLossError(absl::StrFormat("%s section has another size than it claims", name));
+  }
+  std::vector<std::byte> raw(s.raw_bytes);
+  const size_t n = ZSTD_decompress(raw.data(), raw.size(), stored.data(), stored.size());
+  if (ZSTD_isError(n) || n != raw.size()) {
+    return absl::DataLossError(absl::StrFormat("%s section does not decompress", name));
+  }
+  return raw;
+}
+
 // What a file that is not ours is, for a message that tells what to do.
 absl::Status WrongMagic(std::span<const std::byte> header) {
   if (std::memcmp(header.data(), "GGUF", 4) == 0) {
@@ -46,21 +73,35 @@ absl::Status WrongMagic(std::span<const std::byte> header) {
 
 }  // namespace
 
+SluiceFile::SluiceFile(std::unique_ptr<StorageFile> storage) : storage_(std::move(storage)) {}
+SluiceFile::~SluiceFile() = default;
+
 absl::StatusOr<std::unique_ptr<SluiceFile>> SluiceFile::Open(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(auto storage, StorageFile::Open(path, DirectMode::kOff, 512));
-  auto file = std::unique_ptr<SluiceFile>(new SluiceFile);
-  file->path_ = path;
-  file->file_size_ = storage->size();
-  std::vector<std::byte> header(std::min<uint64_t>(kHeaderBytes, storage->size()));
-  SLUICE_RETURN_IF_ERROR(storage->ReadExactly(0, header));
-  SLUICE_RETURN_IF_ERROR(Annotate(file->ReadHeader(header), path));
-  SLUICE_RETURN_IF_ERROR(
-      Annotate(file->ReadSectionTable(LoadLe<uint64_t>(&header[40]), LoadLe<uint32_t>(&header[48]),
-                                      LoadLe<uint64_t>(&header[56])),
-               path));
-  SLUICE_RETURN_IF_ERROR(Annotate(file->ReadRecords(), path));
-  SLUICE_RETURN_IF_ERROR(Annotate(file->ReadSums(), path));
+  auto file = std::unique_ptr<SluiceFile>(new SluiceFile(std::move(storage)));
+  SLUICE_RETURN_IF_ERROR(file->ReadHeaderAndTable());
+  SLUICE_RETURN_IF_ERROR(file->ReadRecords());
+  SLUICE_RETURN_IF_ERROR(file->ReadSums());
   return file;
+}
+
+const std::string& SluiceFile::path() const { return storage_->path(); }
+uint64_t SluiceFile::file_size() const { return storage_->size(); }
+
+absl::Status SluiceFile::ReadHeaderAndTable() {
+  std::vector<std::byte> header(std::min<uint64_t>(kHeaderBytes, file_size()));
+  SLUICE_RETURN_IF_ERROR(storage_->ReadExactly(0, header));
+  SLUICE_RETURN_IF_ERROR(Annotate(ReadHeader(header), path()));
+  const auto offset = LoadLe<uint64_t>(&header[40]);
+  const auto count = LoadLe<uint32_t>(&header[48]);
+  const uint64_t bytes = static_cast<uint64_t>(count) * kSectionEntryBytes;
+  if (count > kMaxSections || offset > file_size() || bytes > file_size() - offset) {
+    return absl::DataLossError(absl::StrFormat(
+        "%s: section table of %u entries at %u is outside the file", path(), count, offset));
+  }
+  std::vector<std::byte> table(bytes);
+  SLUICE_RETURN_IF_ERROR(storage_->ReadExactly(offset, table));
+  return Annotate(ReadSectionTable(table, LoadLe<uint64_t>(&header[56])), path());
 }
 
 absl::Status SluiceFile::ReadHeader(std::span<const std::byte> header) {
@@ -88,30 +129,22 @@ absl::Status SluiceFile::ReadHeader(std::span<const std::byte> header) {
                         features_ & ~kKnownIncompatible));
   }
   const auto size = LoadLe<uint64_t>(&header[32]);
-  if (size != file_size_) {
+  if (size != file_size()) {
     return absl::DataLossError(absl::StrFormat(
         "has %u bytes; its header says %u: the copy is incomplete or damaged, copy it again",
-        file_size_, size));
+        file_size(), size));
   }
   model_id_ = LoadLe<uint64_t>(&header[64]);
   return absl::OkStatus();
 }
 
-absl::Status SluiceFile::ReadSectionTable(uint64_t offset, uint32_t count, uint64_t checksum) {
-  const uint64_t bytes = static_cast<uint64_t>(count) * kSectionEntryBytes;
-  if (count > kMaxSections || offset > file_size_ || bytes > file_size_ - offset) {
-    return absl::DataLossError(
-        absl::StrFormat("section table of %u entries at %u is outside the file", count, offset));
-  }
-  SLUICE_ASSIGN_OR_RETURN(auto storage, StorageFile::Open(path_, DirectMode::kOff, 512));
-  std::vector<std::byte> table(bytes);
-  SLUICE_RETURN_IF_ERROR(storage->ReadExactly(offset, table));
+absl::Status SluiceFile::ReadSectionTable(std::span<const std::byte> table, uint64_t checksum) {
   if (Checksum64(table) != checksum) {
     return absl::DataLossError("section table checksum does not match");
   }
   std::array<bool, 8> seen = {};
-  for (uint32_t i = 0; i < count; ++i) {
-    const std::byte* entry = &table[i * kSectionEntryBytes];
+  for (size_t at = 0; at < table.size(); at += kSectionEntryBytes) {
+    const std::byte* entry = &table[at];
     const auto kind = LoadLe<uint32_t>(entry);
     if (kind == 0 || kind >= sections_.size()) continue;
     if (std::exchange(seen[kind], true)) {
@@ -123,7 +156,7 @@ absl::Status SluiceFile::ReadSectionTable(uint64_t offset, uint32_t count, uint6
     s.stored_bytes = LoadLe<uint64_t>(entry + 16);
     s.raw_bytes = LoadLe<uint64_t>(entry + 24);
     s.checksum = LoadLe<uint64_t>(entry + 32);
-    if (s.offset > file_size_ || s.stored_bytes > file_size_ - s.offset) {
+    if (s.offset > file_size() || s.stored_bytes > file_size() - s.offset) {
       return absl::DataLossError(absl::StrFormat("%s section is outside the file",
                                                  SectionName(static_cast<SectionKind>(kind))));
     }
@@ -140,41 +173,30 @@ absl::StatusOr<std::vector<std::byte>> SluiceFile::ReadSection(SectionKind kind,
                                                                uint64_t max_raw) const {
   const Section& s = section(kind);
   const auto name = SectionName(kind);
-  if (s.raw_bytes > max_raw || s.stored_bytes > ZSTD_compressBound(s.raw_bytes) ||
-      (s.raw_bytes > kFreeBytes && s.raw_bytes / kMaxRatio > s.stored_bytes)) {
-    return absl::DataLossError(absl::StrFormat("%s section claims %u bytes packed in %u", name,
-                                               s.raw_bytes, s.stored_bytes));
-  }
-  SLUICE_ASSIGN_OR_RETURN(auto storage, StorageFile::Open(path_, DirectMode::kOff, 512));
+  SLUICE_RETURN_IF_ERROR(Annotate(CheckClaim(s, name, max_raw), path()));
   std::vector<std::byte> stored(s.stored_bytes);
-  SLUICE_RETURN_IF_ERROR(storage->ReadExactly(s.offset, stored));
-  if (Checksum64(stored) != s.checksum) {
-    return absl::DataLossError(
-        absl::StrFormat("%s section checksum does not match; copy or repack the file again", name));
-  }
-  if (ZSTD_getFrameContentSize(stored.data(), stored.size()) != s.raw_bytes) {
-    return absl::DataLossError(absl::StrFormat("%s section has another size than it claims", name));
-  }
-  std::vector<std::byte> raw(s.raw_bytes);
-  const size_t n = ZSTD_decompress(raw.data(), raw.size(), stored.data(), stored.size());
-  if (ZSTD_isError(n) || n != raw.size()) {
-    return absl::DataLossError(absl::StrFormat("%s section does not decompress", name));
-  }
+  SLUICE_RETURN_IF_ERROR(storage_->ReadExactly(s.offset, stored));
+  auto raw = Unpack(s, name, stored);
+  if (!raw.ok()) return Annotate(raw.status(), path());
   return raw;
 }
 
-absl::Status SluiceFile::ReadRecords() {
-  SLUICE_ASSIGN_OR_RETURN(const auto config, ReadSection(SectionKind::kConfig, kMaxRecord));
-  ByteReader config_reader(config);
-  SLUICE_ASSIGN_OR_RETURN(config_, ReadConfig(config_reader));
-  SLUICE_ASSIGN_OR_RETURN(const auto directory, ReadSection(SectionKind::kDirectory, kMaxRecord));
-  ByteReader directory_reader(directory);
-  SLUICE_ASSIGN_OR_RETURN(directory_, ReadDirectory(directory_reader));
-  SLUICE_RETURN_IF_ERROR(ValidateDirectory(directory_, config_, file_size_));
-  SLUICE_ASSIGN_OR_RETURN(const auto provenance, ReadSection(SectionKind::kProvenance, kMaxRecord));
-  ByteReader provenance_reader(provenance);
-  SLUICE_ASSIGN_OR_RETURN(provenance_, ReadProvenance(provenance_reader));
+template <typename Record>
+absl::Status SluiceFile::ReadRecord(SectionKind kind, absl::StatusOr<Record> (*read)(ByteReader&),
+                                    Record& record) const {
+  SLUICE_ASSIGN_OR_RETURN(const auto raw, ReadSection(kind, kMaxRecord));
+  ByteReader reader(raw);
+  absl::StatusOr<Record> parsed = read(reader);
+  if (!parsed.ok()) return Annotate(parsed.status(), path());
+  record = *std::move(parsed);
   return absl::OkStatus();
+}
+
+absl::Status SluiceFile::ReadRecords() {
+  SLUICE_RETURN_IF_ERROR(ReadRecord(SectionKind::kConfig, ReadConfig, config_));
+  SLUICE_RETURN_IF_ERROR(ReadRecord(SectionKind::kDirectory, ReadDirectory, directory_));
+  SLUICE_RETURN_IF_ERROR(Annotate(ValidateDirectory(directory_, config_, file_size()), path()));
+  return ReadRecord(SectionKind::kProvenance, ReadProvenance, provenance_);
 }
 
 absl::Status SluiceFile::ReadSums() {
@@ -182,8 +204,9 @@ absl::Status SluiceFile::ReadSums() {
     const uint64_t bytes = count * sizeof(out[0]);
     SLUICE_ASSIGN_OR_RETURN(const auto raw, ReadSection(kind, bytes));
     if (raw.size() != bytes) {
-      return absl::DataLossError(absl::StrFormat("%s section has %u bytes; the config asks for %u",
-                                                 SectionName(kind), raw.size(), bytes));
+      return absl::DataLossError(
+          absl::StrFormat("%s: %s section has %u bytes; the config asks for %u", path(),
+                          SectionName(kind), raw.size(), bytes));
     }
     out.resize(count);
     std::memcpy(out.data(), raw.data(), bytes);
@@ -205,7 +228,7 @@ absl::Status SluiceFile::ReadSums() {
       const uint32_t neuron = NeuronAt(l, p);
       if (neuron >= config_.d_ff || seen[neuron]) {
         return absl::DataLossError(
-            absl::StrFormat("neuron order of layer %u is not a permutation", l));
+            absl::StrFormat("%s: neuron order of layer %u is not a permutation", path(), l));
       }
       seen[neuron] = true;
     }
@@ -274,15 +297,11 @@ bool SluiceFile::BundleIsIntact(uint32_t layer, uint32_t position,
 }
 
 absl::StatusOr<TokenizerData> SluiceFile::LoadTokenizer() const {
-  const auto raw = ReadSection(SectionKind::kTokenizer, kMaxTokenizer);
-  if (!raw.ok()) return Annotate(raw.status(), path_);
-  ByteReader reader(*raw);
-  auto data = ReadTokenizer(reader);
-  if (!data.ok()) return Annotate(data.status(), path_);
-  if (data->tokens.size() != config_.vocab_size) {
-    return absl::DataLossError(absl::StrFormat("%s: tokenizer has %u tokens, the model %u", path_,
-                                               data->tokens.size(), config_.vocab_size));
-  }
+  SLUICE_ASSIGN_OR_RETURN(const auto raw,
+                          ReadSection(SectionKind::kTokenizer, kMaxTokenizerRecord));
+  ByteReader reader(raw);
+  auto data = ReadTokenizer(reader, config_.vocab_size);
+  if (!data.ok()) return Printable(Annotate(data.status(), path()));  // may quote a token
   return data;
 }
 

@@ -1,7 +1,8 @@
 // Reader of the small parts of a `.sluice` file: header, config, directory, vectors, checksums. The
 // big regions are read by the runtime through io/, and checked with the checksums kept here.
 //
-// Nothing from the file is trusted before it is checked. Immutable after Open; thread-safe.
+// Nothing from the file is trusted before it is checked. Immutable after Open; thread-safe. Holds
+// the file open, so that all parts are of one file whatever happens to its name.
 #ifndef SLUICE_LAYOUT_SLUICE_FILE_H_
 #define SLUICE_LAYOUT_SLUICE_FILE_H_
 
@@ -19,6 +20,8 @@
 
 namespace sluice {
 
+class StorageFile;
+
 struct Section {
   uint64_t offset = 0;
   uint64_t stored_bytes = 0;
@@ -32,9 +35,12 @@ class SluiceFile {
   // InvalidArgument for a file of another kind (a GGUF is told to repack first). Messages name the
   // file.
   static absl::StatusOr<std::unique_ptr<SluiceFile>> Open(const std::string& path);
+  ~SluiceFile();
+  SluiceFile(const SluiceFile&) = delete;
+  SluiceFile& operator=(const SluiceFile&) = delete;
 
-  const std::string& path() const { return path_; }
-  uint64_t file_size() const { return file_size_; }
+  const std::string& path() const;
+  uint64_t file_size() const;
   uint16_t major_version() const { return major_version_; }
   uint16_t minor_version() const { return minor_version_; }
   uint64_t model_id() const { return model_id_; }
@@ -73,18 +79,21 @@ class SluiceFile {
   size_t memory_bytes() const;
 
  private:
-  SluiceFile() = default;
+  explicit SluiceFile(std::unique_ptr<StorageFile> storage);
 
+  absl::Status ReadHeaderAndTable();
   absl::Status ReadHeader(std::span<const std::byte> header);
-  absl::Status ReadSectionTable(uint64_t offset, uint32_t count, uint64_t checksum);
+  absl::Status ReadSectionTable(std::span<const std::byte> table, uint64_t checksum);
   absl::StatusOr<std::vector<std::byte>> ReadSection(SectionKind kind, uint64_t max_raw) const;
+  template <typename Record>
+  absl::Status ReadRecord(SectionKind kind, absl::StatusOr<Record> (*read)(ByteReader&),
+                          Record& record) const;
   absl::Status ReadRecords();
   absl::Status ReadSums();
   size_t BundleSumsBase(uint32_t layer) const { return 2 * size_t{layer} * config_.d_ff; }
   size_t LayerVectors(uint32_t layer) const;
 
-  std::string path_;
-  uint64_t file_size_ = 0;
+  std::unique_ptr<StorageFile> storage_;
   uint16_t major_version_ = 0;
   uint16_t minor_version_ = 0;
   uint64_t model_id_ = 0;

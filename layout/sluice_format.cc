@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "io/status.h"
+#include "layout/printable.h"
 // Header-only use: XXH3 is the checksum of the format.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -310,9 +311,9 @@ absl::StatusOr<Provenance> ReadProvenance(ByteReader& in) {
     return absl::FailedPreconditionError("provenance record has another version");
   }
   Provenance p;
-  p.source_name = in.GetString();
-  p.source_types = in.GetString();
-  p.writer = in.GetString();
+  for (std::string* text : {&p.source_name, &p.source_types, &p.writer}) {
+    *text = Printable(in.GetString(), kMaxNameBytes);
+  }
   for (float* v : {&p.resident_error, &p.gate_error, &p.up_error, &p.down_error}) {
     *v = in.Get<float>();
   }

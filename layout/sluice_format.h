@@ -1,5 +1,8 @@
-// The `.sluice` file: a model laid out for streaming from flash.
+// The `.sluice` file: a model laid out for streaming from flash. First its structure, then the
+// records that are in it, field by field.
 //
+// Structure
+// ---------
 // All integers are little-endian. The file is a header, big regions that are read while decoding,
 // and small sections that are read once at open:
 //
@@ -44,6 +47,73 @@
 // Blob: `bundles_per_blob` bundles, then padding to `blob_bytes`, a multiple of 512 KiB. A layer's
 // blobs are contiguous. The bundle at position p of a layer lies at
 //   layer offset + (p / bundles_per_blob) * blob_bytes + (p % bundles_per_blob) * stride.
+//
+// Records
+// -------
+// A section, unpacked, is one record. Its fields follow each other without padding. A string is a
+// u32 number of bytes and the bytes, a flag a u8 that is 0 or 1. A reader refuses versions that it
+// does not know and ignores bytes behind the fields that it knows.
+//
+// Config (kind 1):
+//   u32     version, 1
+//   string  architecture: "llama", "qwen2"
+//   string  name
+//   u32     layers, d_model, d_ff, heads, KV heads, head dimension, tokens in the vocabulary,
+//           context length: 8 fields
+//   f32     epsilon of the RMS norms, RoPE base, activation threshold (0 unless FATReLU)
+//   u8      RoPE turns elements: 0 2i and 2i+1, 1 i and i + half a head
+//   u8      activation: 0 SiLU, 1 ReLU, 2 ReLU squared, 3 FATReLU
+//   u8      where the activation was learned: 0 assumed, 1 from the source, 2 from a flag
+//   flag    the head is the embedding matrix
+//   flag    biases on Q, K and V
+//   u32     attention window in tokens, 0: none. Since 1.1; a record may end before it.
+//
+// Tokenizer (kind 2):
+//   u32     version, 1
+//   u8      kind: 0 SentencePiece, 1 byte-level BPE
+//   u8      how byte-level BPE splits text first: 0 default, 1 GPT-2, 2 Llama 3, 3 DeepSeek LLM,
+//           4 DeepSeek Coder, 5 Falcon, 6 Qwen2
+//   flag    BOS goes before a text
+//   flag    EOS goes behind a text
+//   u8      SpacePrefix (layout/tokenizer_data.h): 0 none, 1 each part, 2 first part unless it
+//           begins with a space, 3 each part unless so. In 1.0 a flag.
+//   flag    a word that is a token is taken whole, unmerged
+//   i32     BOS, EOS, end of turn (1.0; -1 since), unknown: ids of tokens, -1 for none
+//   u32 n   further tokens that end generation, at most 64, then n * i32
+//   u32 n   tokens, as many as the config says, then n * string: with U+2581 for a space
+//           (SentencePiece) or in the byte-level alphabet
+//   n * u8  their types: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
+//   n * f32 their scores; not there with byte-level BPE
+//   u32 m   merges in rank order, then m * string: "left right"; none with SentencePiece
+//
+// Directory (kind 3):
+//   u32     version, 1
+//   u8      WeightType of the bundles: 0 f32, 1 f16, 2 q8, 3 q4
+//   u32     block, stride, bundles per blob, d_model, d_ff: 5 fields
+//   u64     bytes of a blob
+//   u32 n   layers, then n * u64: the offset of the layer's blobs
+//   u32 n   matrices, in the order embedding; Q, K, V, O of each layer; head, unless it is tied;
+//           gate of each layer. Then for each:
+//     u8      MatrixRole: 0 embedding, 1 Q, 2 K, 3 V, 4 O, 5 gate, 6 head
+//     u8      WeightType
+//     u32     layer (0 for embedding and head), rows, columns, rows per tile, tile stride: 5 fields
+//     u64     offset
+//
+// Vectors (kind 4), f32 each: for each layer the attention norm [d_model], the FFN norm [d_model]
+// and, with biases, those of Q [heads * head dimension], K and V [KV heads * head dimension]; the
+// output norm [d_model]; the divisors of RoPE's frequencies [head dimension / 2], 1 where the model
+// has none.
+//
+// Tile checksums (kind 5): for each matrix in the directory's order, u32 for each tile.
+//
+// Bundle checksums (kind 6): for each layer d_ff * u32, the neuron's id in the source model by
+// position, then d_ff * u32, the bundle's checksum by position.
+//
+// Provenance (kind 7):
+//   u32     version, 1
+//   string  file or folder name of the source; its element types; the program that wrote this file
+//   f32     relative root-mean-square error that packing added to the resident matrices, the gate
+//           matrices, up rows and down columns, on a sample of rows: 4 fields
 #ifndef SLUICE_LAYOUT_SLUICE_FORMAT_H_
 #define SLUICE_LAYOUT_SLUICE_FORMAT_H_
 
@@ -64,7 +134,7 @@ namespace sluice {
 
 constexpr unsigned char kSluiceMagic[8] = {0x89, 'S', 'L', 'U', 'I', 'C', 'E', '\n'};
 constexpr uint16_t kSluiceMajor = 1;
-constexpr uint16_t kSluiceMinor = 0;
+constexpr uint16_t kSluiceMinor = 1;  // 1: the config has an attention window
 constexpr uint32_t kHeaderBytes = 4096;
 constexpr uint32_t kSectionEntryBytes = 40;
 constexpr uint64_t kBlobAlignment = 512 * 1024;
@@ -74,13 +144,13 @@ constexpr uint32_t kTileTarget = 64 * 1024;  // bytes; a tile is one row where r
 constexpr uint64_t kKnownIncompatible = 0;
 
 enum class SectionKind : uint32_t {
-  kConfig = 1,      // WriteConfig
-  kTokenizer = 2,   // WriteTokenizer
-  kDirectory = 3,   // WriteDirectory
-  kVectors = 4,     // floats: see VectorCount
-  kTileSums = 5,    // u32 for each tile of each matrix, in directory order
-  kBundleSums = 6,  // for each layer: u32 neuron id by position, then u32 checksum by position
-  kProvenance = 7,  // WriteProvenance
+  kConfig = 1,
+  kTokenizer = 2,
+  kDirectory = 3,
+  kVectors = 4,
+  kTileSums = 5,
+  kBundleSums = 6,
+  kProvenance = 7,
 };
 
 enum class MatrixRole : uint8_t {
@@ -160,9 +230,7 @@ uint64_t DirectoryEnd(const Directory& directory);
 absl::Status ValidateDirectory(const Directory& directory, const ModelConfig& config,
                                uint64_t file_size);
 
-// Number of floats in kVectors, in this order: for each layer attention norm [d_model], FFN norm
-// [d_model] and, with qkv_bias, Q [q_dim], K and V [kv_dim]; then output norm [d_model]; then RoPE
-// frequency divisors [head_dim/2] (1 where the model has none).
+// Number of floats in kVectors.
 uint64_t VectorCount(const ModelConfig& config);
 
 void WriteDirectory(const Directory& directory, ByteWriter& out);

@@ -65,6 +65,16 @@ absl::Status SluiceWriter::WriteSection(SectionKind kind, std::span<const std::b
   return absl::OkStatus();
 }
 
+absl::Status SluiceWriter::WriteTokenizerSection(const TokenizerData& tokenizer) {
+  ByteWriter record;
+  WriteTokenizer(tokenizer, record);
+  const size_t n = record.bytes().size();
+  if (n <= kMaxTokenizerRecord) return WriteSection(SectionKind::kTokenizer, record.bytes());
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "the vocabulary and its merges take %d bytes; a .sluice file holds at most %d", n,
+      kMaxTokenizerRecord));
+}
+
 absl::StatusOr<uint64_t> SluiceWriter::Finish(std::span<const float> vectors,
                                               const TokenizerData& tokenizer,
                                               const Provenance& provenance) {
@@ -82,8 +92,7 @@ absl::StatusOr<uint64_t> SluiceWriter::Finish(std::span<const float> vectors,
   SLUICE_RETURN_IF_ERROR(
       WriteSection(SectionKind::kBundleSums, std::as_bytes(std::span(bundle_sums_))));
   SLUICE_RETURN_IF_ERROR(WriteSection(SectionKind::kVectors, std::as_bytes(vectors)));
-  SLUICE_RETURN_IF_ERROR(write_record(SectionKind::kTokenizer,
-                                      [&](ByteWriter& out) { WriteTokenizer(tokenizer, out); }));
+  SLUICE_RETURN_IF_ERROR(WriteTokenizerSection(tokenizer));
   SLUICE_RETURN_IF_ERROR(write_record(SectionKind::kProvenance,
                                       [&](ByteWriter& out) { WriteProvenance(provenance, out); }));
 

@@ -48,6 +48,7 @@ class SluiceWriter {
 
   SluiceWriter() = default;
   absl::Status WriteSection(SectionKind kind, std::span<const std::byte> raw);
+  absl::Status WriteTokenizerSection(const TokenizerData& tokenizer);
   absl::Status WriteHeader(uint64_t table_offset, std::span<const std::byte> table);
 
   ModelConfig config_;

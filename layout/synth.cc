@@ -70,7 +70,7 @@ void AddVocabulary(const TokenizerData& vocabulary, GgufWriter& writer) {
   writer.AddUint32("tokenizer.ggml.unknown_token_id", static_cast<uint32_t>(vocabulary.unk));
   writer.AddBool("tokenizer.ggml.add_bos_token", vocabulary.add_bos);
   writer.AddBool("tokenizer.ggml.add_eos_token", vocabulary.add_eos);
-  writer.AddBool("tokenizer.ggml.add_space_prefix", vocabulary.add_space_prefix);
+  writer.AddBool("tokenizer.ggml.add_space_prefix", vocabulary.space_prefix != SpacePrefix::kNone);
 }
 
 // Generates and encodes rows [begin, end) into `encoded`.
@@ -121,9 +121,9 @@ absl::StatusOr<uint64_t> WriteSynthModel(const SynthPlan& plan, const std::strin
     writer.DeclareTensor(t.name, type_of(t),
                          t.kind == SynthTensorKind::kNorm ? shape.last(1) : shape);
   }
-  const uint64_t total = writer.FileBytes();
   SLUICE_RETURN_IF_ERROR(writer.Start(path, options.overwrite));
 
+  const uint64_t total = writer.TensorBytes();
   uint64_t written = 0;
   std::vector<std::byte> piece;
   for (const SynthTensor& t : tensors) {
@@ -144,7 +144,7 @@ absl::StatusOr<uint64_t> WriteSynthModel(const SynthPlan& plan, const std::strin
     }
   }
   SLUICE_RETURN_IF_ERROR(writer.Finish());
-  return total;
+  return writer.FileBytes();
 }
 
 }  // namespace sluice

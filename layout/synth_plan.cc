@@ -196,11 +196,17 @@ double SynthPlan::ColdOverlap(double autocorrelation) const {
     again += p * FiresAgain(p, threshold_[rank], autocorrelation);
     all += p;
   }
-  return again / all;
+  return again / all;  // NaN if none is cold
 }
 
 absl::Status SynthPlan::PlanPersistence() {
   const double low = ColdOverlap(0.0);
+  if (std::isnan(low)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "with --active %g and --zipf %g no neuron is cold, and persistence is that of cold ones: "
+        "lower --active or raise --zipf",
+        options_.active, options_.zipf));
+  }
   const double high = ColdOverlap(kernel_.autocorrelation);
   persistence_ = options_.persistence.value_or(std::clamp(kDefaultPersistence, low, high));
   if (!(persistence_ >= low && persistence_ <= high)) {

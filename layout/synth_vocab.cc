@@ -54,7 +54,7 @@ TokenizerData MakeSynthVocabulary(uint32_t size) {
   data.eos = kSynthEosToken;
   data.unk = kSynthUnknownToken;
   data.add_bos = true;
-  data.add_space_prefix = true;
+  data.space_prefix = SpacePrefix::kEachPart;
   const auto add = [&data](std::string piece, float score, TokenType type) {
     data.tokens.push_back(std::move(piece));
     data.scores.push_back(score);

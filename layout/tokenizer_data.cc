@@ -1,7 +1,10 @@
 #include "layout/tokenizer_data.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "io/status.h"
 
@@ -9,7 +12,7 @@ namespace sluice {
 namespace {
 
 constexpr uint32_t kTokenizerVersion = 1;
-constexpr size_t kMaxEndIds = 64;
+constexpr size_t kMinMergeBytes = sizeof(uint32_t) + 3;  // two characters and a space
 
 int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -37,11 +40,13 @@ absl::Status CheckSizes(const TokenizerData& d) {
     return absl::InvalidArgumentError(
         absl::StrFormat("there are %d token scores; expected %d", d.scores.size(), want_scores));
   }
-  const size_t max_merges = d.kind == TokenizerKind::kByteBpe ? kMaxMerges : 0;
+  const size_t max_merges =
+      d.kind == TokenizerKind::kByteBpe ? kMaxMergesPerToken * d.tokens.size() : 0;
   if (d.merges.size() > max_merges) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("there are %d merges; at most %d are allowed with this kind of tokenizer",
-                        d.merges.size(), max_merges));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "there are %d merges; at most %d are allowed with this kind of tokenizer and "
+        "number of tokens",
+        d.merges.size(), max_merges));
   }
   if (d.end_ids.size() > kMaxEndIds) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -93,20 +98,46 @@ absl::Status CheckId(const TokenizerData& d, const char* name, int32_t id, bool 
   return absl::OkStatus();
 }
 
-// Reads a count of elements that take at least `min_bytes` each; a count that cannot fit is the
-// reader's failure, before anything is sized by it.
-size_t GetCount(ByteReader& in, size_t min_bytes) {
-  const auto count = in.Get<uint32_t>();
-  if (count > in.remaining() / min_bytes) {
-    in.GetBytes(in.remaining() + 1);  // Fails, so that in.ok() tells.
-    return 0;
-  }
-  return count;
+absl::Status CutShort() { return absl::DataLossError("tokenizer record is cut short"); }
+
+// Reads a count of elements of `min_bytes` or more each, before anything is sized by it.
+absl::Status ReadCount(ByteReader& in, const char* what, size_t min_bytes, size_t most,
+                       size_t& count) {
+  count = in.Get<uint32_t>();
+  if (!in.ok() || count > in.remaining() / min_bytes) return CutShort();
+  if (count <= most) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrFormat("tokenizer record: has %d %s; at most %d are possible", count, what, most));
 }
 
-void ReadStrings(ByteReader& in, std::vector<std::string>& strings) {
-  strings.resize(GetCount(in, sizeof(uint32_t)));
-  for (std::string& s : strings) s = in.GetString();
+// Grows with what is read, so that no more is held than the record has bytes for.
+absl::Status ReadStrings(ByteReader& in, size_t count, std::vector<std::string>& strings) {
+  for (size_t i = 0; i < count; ++i) {
+    const std::string_view s = in.GetString();
+    if (!in.ok()) return CutShort();
+    if (s.size() > kMaxTokenBytes) {
+      return absl::DataLossError(
+          absl::StrFormat("tokenizer record: a string has %d bytes; at most %d are possible",
+                          s.size(), kMaxTokenBytes));
+    }
+    strings.emplace_back(s);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadTokens(ByteReader& in, std::optional<size_t> vocab_size, TokenizerData& d) {
+  size_t count = 0;
+  SLUICE_RETURN_IF_ERROR(ReadCount(in, "tokens", sizeof(uint32_t), kMaxTokens, count));
+  if (vocab_size && count != *vocab_size) {
+    return absl::DataLossError(
+        absl::StrFormat("tokenizer record: has %d tokens, the model %d", count, *vocab_size));
+  }
+  SLUICE_RETURN_IF_ERROR(ReadStrings(in, count, d.tokens));
+  d.types.resize(count);
+  for (TokenType& type : d.types) type = static_cast<TokenType>(in.Get<uint8_t>());
+  if (d.kind == TokenizerKind::kSentencePiece) d.scores.resize(count);
+  for (float& score : d.scores) score = in.Get<float>();
+  return in.ok() ? absl::OkStatus() : CutShort();
 }
 
 void WriteStrings(const std::vector<std::string>& strings, ByteWriter& out) {
@@ -133,6 +164,12 @@ int ParseByteToken(std::string_view token) {
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
+void AddEndId(TokenizerData& data, int32_t id) {
+  std::vector<int32_t>& ids = data.end_ids;
+  if (id == kNoToken || id == data.eos || ids.size() == kMaxEndIds) return;
+  if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+}
+
 absl::Status ValidateTokenizer(const TokenizerData& d) {
   SLUICE_RETURN_IF_ERROR(CheckSizes(d));
   for (size_t id = 0; id < d.tokens.size(); ++id) SLUICE_RETURN_IF_ERROR(CheckToken(d, id));
@@ -141,7 +178,6 @@ absl::Status ValidateTokenizer(const TokenizerData& d) {
   }
   SLUICE_RETURN_IF_ERROR(CheckId(d, "BOS", d.bos, true));
   SLUICE_RETURN_IF_ERROR(CheckId(d, "EOS", d.eos, true));
-  SLUICE_RETURN_IF_ERROR(CheckId(d, "end-of-turn", d.eot, true));
   SLUICE_RETURN_IF_ERROR(CheckId(d, "unknown", d.unk, true));
   for (const int32_t id : d.end_ids) {
     SLUICE_RETURN_IF_ERROR(CheckId(d, "end-of-generation", id, false));
@@ -149,14 +185,40 @@ absl::Status ValidateTokenizer(const TokenizerData& d) {
   return absl::OkStatus();
 }
 
+std::vector<MergeIds> ResolveMerges(const TokenizerData& data) {
+  absl::flat_hash_map<absl::string_view, int32_t> ids;
+  ids.reserve(data.tokens.size());
+  for (const bool ordinary : {true, false}) {
+    for (size_t id = 0; id < data.tokens.size(); ++id) {
+      const TokenType type = data.types[id];
+      const bool is_ordinary = type == TokenType::kNormal || type == TokenType::kUserDefined;
+      if (is_ordinary == ordinary) ids.emplace(data.tokens[id], static_cast<int32_t>(id));
+    }
+  }
+  const auto find = [&ids](absl::string_view text) {
+    const auto it = ids.find(text);
+    return it == ids.end() ? kNoToken : it->second;
+  };
+  std::vector<MergeIds> merges;
+  merges.reserve(data.merges.size());
+  for (const absl::string_view merge : data.merges) {
+    const absl::string_view left = merge.substr(0, merge.find(' '));
+    const absl::string_view right = merge.substr(left.size() + 1);
+    merges.push_back({find(left), find(right), find(absl::StrCat(left, right))});
+  }
+  return merges;
+}
+
 void WriteTokenizer(const TokenizerData& d, ByteWriter& out) {
   out.Put<uint32_t>(kTokenizerVersion);
   out.Put<uint8_t>(static_cast<uint8_t>(d.kind));
   out.Put<uint8_t>(static_cast<uint8_t>(d.pre));
-  for (const bool flag : {d.add_bos, d.add_eos, d.add_space_prefix, d.ignore_merges}) {
-    out.Put<uint8_t>(flag);
-  }
-  for (const int32_t id : {d.bos, d.eos, d.eot, d.unk}) out.Put<int32_t>(id);
+  out.Put<uint8_t>(d.add_bos);
+  out.Put<uint8_t>(d.add_eos);
+  out.Put<uint8_t>(static_cast<uint8_t>(d.space_prefix));
+  out.Put<uint8_t>(d.ignore_merges);
+  // The end of turn had a place of its own in format 1.0; now it is one of end_ids.
+  for (const int32_t id : {d.bos, d.eos, kNoToken, d.unk}) out.Put<int32_t>(id);
   out.Put<uint32_t>(static_cast<uint32_t>(d.end_ids.size()));
   for (const int32_t id : d.end_ids) out.Put<int32_t>(id);
   WriteStrings(d.tokens, out);
@@ -165,9 +227,9 @@ void WriteTokenizer(const TokenizerData& d, ByteWriter& out) {
   WriteStrings(d.merges, out);
 }
 
-absl::StatusOr<TokenizerData> ReadTokenizer(ByteReader& in) {
+absl::StatusOr<TokenizerData> ReadTokenizer(ByteReader& in, std::optional<size_t> vocab_size) {
   const auto version = in.Get<uint32_t>();
-  if (!in.ok()) return absl::DataLossError("tokenizer record is cut short");
+  if (!in.ok()) return CutShort();
   if (version != kTokenizerVersion) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "tokenizer record has version %u; this program reads %u", version, kTokenizerVersion));
@@ -175,21 +237,21 @@ absl::StatusOr<TokenizerData> ReadTokenizer(ByteReader& in) {
   TokenizerData d;
   SLUICE_RETURN_IF_ERROR(ReadEnum(in, "kind", TokenizerKind::kByteBpe, d.kind));
   SLUICE_RETURN_IF_ERROR(ReadEnum(in, "pre-tokenizer", PreTokenizer::kQwen2, d.pre));
-  for (bool* flag : {&d.add_bos, &d.add_eos, &d.add_space_prefix, &d.ignore_merges}) {
-    *flag = in.Get<uint8_t>() != 0;
-  }
-  for (int32_t* id : {&d.bos, &d.eos, &d.eot, &d.unk}) *id = in.Get<int32_t>();
-  d.end_ids.resize(GetCount(in, sizeof(int32_t)));
-  for (int32_t& id : d.end_ids) id = in.Get<int32_t>();
-  ReadStrings(in, d.tokens);
-  // A type has a byte, a score four; both arrays are as long as `tokens`, whose size the bytes of
-  // the record have already bounded.
-  d.types.resize(d.tokens.size());
-  for (TokenType& type : d.types) type = static_cast<TokenType>(in.Get<uint8_t>());
-  if (d.kind == TokenizerKind::kSentencePiece) d.scores.resize(d.tokens.size());
-  for (float& score : d.scores) score = in.Get<float>();
-  ReadStrings(in, d.merges);
-  if (!in.ok()) return absl::DataLossError("tokenizer record is cut short");
+  d.add_bos = in.Get<uint8_t>() != 0;
+  d.add_eos = in.Get<uint8_t>() != 0;
+  SLUICE_RETURN_IF_ERROR(
+      ReadEnum(in, "space prefix", SpacePrefix::kEachPartUnlessSpace, d.space_prefix));
+  d.ignore_merges = in.Get<uint8_t>() != 0;
+  int32_t end_of_turn = kNoToken;  // of format 1.0
+  for (int32_t* id : {&d.bos, &d.eos, &end_of_turn, &d.unk}) *id = in.Get<int32_t>();
+  size_t count = 0;
+  SLUICE_RETURN_IF_ERROR(ReadCount(in, "end ids", sizeof(int32_t), kMaxEndIds, count));
+  for (size_t i = 0; i < count; ++i) d.end_ids.push_back(in.Get<int32_t>());
+  AddEndId(d, end_of_turn);
+  SLUICE_RETURN_IF_ERROR(ReadTokens(in, vocab_size, d));
+  SLUICE_RETURN_IF_ERROR(
+      ReadCount(in, "merges", kMinMergeBytes, kMaxMergesPerToken * d.tokens.size(), count));
+  SLUICE_RETURN_IF_ERROR(ReadStrings(in, count, d.merges));
   SLUICE_RETURN_IF_ERROR(Annotate(ValidateTokenizer(d), "tokenizer record"));
   return d;
 }

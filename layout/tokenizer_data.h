@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,12 +41,25 @@ enum class TokenType : uint8_t {
   kByte = 6,  // "<0x41>"
 };
 
+// Where SentencePiece puts a space that the text does not have. A part is what lies between special
+// tokens that were found in the text.
+enum class SpacePrefix : uint8_t {
+  kNone = 0,
+  kEachPart = 1,              // llama.cpp; tokenizer.json's normaliser "Prepend"
+  kFirstPartUnlessSpace = 2,  // "Metaspace" with "first": not before a part that begins with one
+  kEachPartUnlessSpace = 3,   // "Metaspace" with "always"
+};
+
 constexpr int32_t kNoToken = -1;
-constexpr size_t kMaxTokens = size_t{1} << 24;
-constexpr size_t kMaxMerges = size_t{1} << 25;
+// The largest vocabularies have 0.9 million tokens, and two merges for each.
+constexpr size_t kMaxTokens = size_t{1} << 20;
+constexpr size_t kMaxMergesPerToken = 8;
+constexpr size_t kMaxEndIds = 64;
 constexpr size_t kMaxTokenBytes = size_t{1} << 16;
 // Control and user-defined tokens are searched for at every position of a text.
 constexpr size_t kMaxSpecialBytes = 1024;
+// The stored record; one of 256k tokens with their merges takes 12 MiB.
+constexpr size_t kMaxTokenizerRecord = size_t{24} << 20;
 
 struct TokenizerData {
   TokenizerKind kind = TokenizerKind::kSentencePiece;
@@ -55,15 +69,17 @@ struct TokenizerData {
   std::vector<TokenType> types;     // one per token
   std::vector<std::string> merges;  // kByteBpe: "left right" in rank order
   int32_t bos = kNoToken;
-  int32_t eos = kNoToken;
-  int32_t eot = kNoToken;  // end of turn, also ends generation
+  int32_t eos = kNoToken;  // ends generation
   int32_t unk = kNoToken;
-  std::vector<int32_t> end_ids;  // further ids that end generation (end of message, ...)
+  std::vector<int32_t> end_ids;  // further ids that end generation (end of turn, of message, ...)
   bool add_bos = false;
   bool add_eos = false;
-  bool add_space_prefix = false;  // kSentencePiece
-  bool ignore_merges = false;     // kByteBpe: a word that is a token is taken whole, unmerged
+  SpacePrefix space_prefix = SpacePrefix::kNone;  // kSentencePiece
+  bool ignore_merges = false;  // kByteBpe: a word that is a token is taken whole, unmerged
 };
+
+// Makes `id` end generation, unless it is kNoToken, does so already, or kMaxEndIds others do.
+void AddEndId(TokenizerData& data, int32_t id);
 
 // InvalidArgument naming the first thing that is wrong: ids outside the vocabulary, arrays of
 // different length, a score that is not finite, a byte token that is not "<0xHH>", a merge that is
@@ -74,9 +90,23 @@ absl::Status ValidateTokenizer(const TokenizerData& data);
 // The byte that a token "<0xHH>" (two hexadecimal digits, either case) stands for, or -1.
 int ParseByteToken(std::string_view token);
 
+// The ids that a merge stands for.
+struct MergeIds {
+  int32_t left = kNoToken, right = kNoToken, result = kNoToken;
+
+  bool resolved() const { return left != kNoToken && right != kNoToken && result != kNoToken; }
+};
+// By rank; kNoToken stands for a text that is no token. Tokens of every type may be merged, as with
+// llama.cpp; of equal ones those that text becomes go first, then the lowest id. `data` is valid.
+std::vector<MergeIds> ResolveMerges(const TokenizerData& data);
+
+// The record is described in layout/sluice_format.h.
 void WriteTokenizer(const TokenizerData& data, ByteWriter& out);
-// Validates too. DataLoss for a record that is cut short or holds an unknown enumerator.
-absl::StatusOr<TokenizerData> ReadTokenizer(ByteReader& in);
+// Validates too. DataLoss for a record that is cut short, holds an unknown enumerator or, where
+// `vocab_size` is given, has another number of tokens. What is read takes little more memory than
+// the record and `vocab_size` strings.
+absl::StatusOr<TokenizerData> ReadTokenizer(ByteReader& in,
+                                            std::optional<size_t> vocab_size = std::nullopt);
 
 }  // namespace sluice
 

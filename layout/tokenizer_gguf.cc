@@ -38,12 +38,13 @@ absl::Status ReadFlag(const GgufFile& file, const char* key, bool& flag) {
   return absl::OkStatus();
 }
 
-absl::Status ReadTypes(const GgufFile& file, TokenizerData& data) {
+absl::Status ReadTypes(GgufFile& file, TokenizerData& data) {
   if (!file.Has(kTypes)) {
     data.types.assign(data.tokens.size(), TokenType::kNormal);
     return absl::OkStatus();
   }
   SLUICE_ASSIGN_OR_RETURN(const std::vector<int64_t> types, file.GetIntArray(kTypes));
+  file.DropMetadata(kTypes);
   if (types.size() != data.tokens.size()) {
     return absl::InvalidArgumentError(absl::StrFormat("%s: %s has %d entries for %d tokens",
                                                       file.path(), kTypes, types.size(),
@@ -51,32 +52,34 @@ absl::Status ReadTypes(const GgufFile& file, TokenizerData& data) {
   }
   data.types.reserve(types.size());
   for (size_t id = 0; id < types.size(); ++id) {
-    if (types[id] < 1 || types[id] > 6) {
+    if (types[id] < 0 || types[id] > 6) {
       return absl::InvalidArgumentError(absl::StrFormat("%s: %s: token %d has unknown type %d",
                                                         file.path(), kTypes, id, types[id]));
     }
-    data.types.push_back(static_cast<TokenType>(types[id]));
+    // 0 is "undefined", which llama.cpp takes for an ordinary token.
+    data.types.push_back(types[id] == 0 ? TokenType::kNormal : static_cast<TokenType>(types[id]));
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadSentencePiece(const GgufFile& file, TokenizerData& data) {
+absl::Status ReadSentencePiece(GgufFile& file, TokenizerData& data) {
   data.kind = TokenizerKind::kSentencePiece;
   data.bos = 1;
   data.eos = 2;
   data.unk = 0;
   data.add_bos = true;
-  data.add_space_prefix = true;
+  bool space_prefix = true;
+  SLUICE_RETURN_IF_ERROR(ReadFlag(file, "tokenizer.ggml.add_space_prefix", space_prefix));
+  data.space_prefix = space_prefix ? SpacePrefix::kEachPart : SpacePrefix::kNone;
   SLUICE_ASSIGN_OR_RETURN(const std::vector<double> scores, file.GetFloatArray(kScores));
+  file.DropMetadata(kScores);
   data.scores.assign(scores.begin(), scores.end());
   return absl::OkStatus();
 }
 
-absl::Status ReadByteBpe(const GgufFile& file, TokenizerData& data,
-                         std::vector<std::string>& warnings) {
+absl::Status ReadByteBpe(GgufFile& file, TokenizerData& data, std::vector<std::string>& warnings) {
   data.kind = TokenizerKind::kByteBpe;
-  SLUICE_ASSIGN_OR_RETURN(const auto merges, file.GetStringArray(kMerges));
-  data.merges.assign(merges.begin(), merges.end());
+  SLUICE_ASSIGN_OR_RETURN(data.merges, file.TakeStringArray(kMerges));
   std::string name;
   if (file.Has("tokenizer.ggml.pre")) {
     SLUICE_ASSIGN_OR_RETURN(name, file.GetString("tokenizer.ggml.pre"));
@@ -100,17 +103,11 @@ absl::Status ReadByteBpe(const GgufFile& file, TokenizerData& data,
 
 }  // namespace
 
-absl::StatusOr<ImportedTokenizer> ImportGgufTokenizer(const GgufFile& file) {
+absl::StatusOr<ImportedTokenizer> ImportGgufTokenizer(GgufFile& file) {
   ImportedTokenizer imported;
   TokenizerData& data = imported.data;
   SLUICE_ASSIGN_OR_RETURN(const std::string model, file.GetString("tokenizer.ggml.model"));
-  SLUICE_ASSIGN_OR_RETURN(const auto tokens, file.GetStringArray(kTokens));
-  if (tokens.size() > kMaxTokens) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %s has %d entries; at most %d are allowed", file.path(), kTokens,
-                        tokens.size(), kMaxTokens));
-  }
-  data.tokens.assign(tokens.begin(), tokens.end());
+  SLUICE_ASSIGN_OR_RETURN(data.tokens, file.TakeStringArray(kTokens));
   SLUICE_RETURN_IF_ERROR(ReadTypes(file, data));
   if (model == "llama") {
     SLUICE_RETURN_IF_ERROR(ReadSentencePiece(file, data));
@@ -127,13 +124,12 @@ absl::StatusOr<ImportedTokenizer> ImportGgufTokenizer(const GgufFile& file) {
   SLUICE_RETURN_IF_ERROR(ReadId(file, "tokenizer.ggml.unknown_token_id", data.unk));
   SLUICE_RETURN_IF_ERROR(ReadFlag(file, "tokenizer.ggml.add_bos_token", data.add_bos));
   SLUICE_RETURN_IF_ERROR(ReadFlag(file, "tokenizer.ggml.add_eos_token", data.add_eos));
-  if (data.kind == TokenizerKind::kSentencePiece) {
-    SLUICE_RETURN_IF_ERROR(
-        ReadFlag(file, "tokenizer.ggml.add_space_prefix", data.add_space_prefix));
+  for (const char* key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    int32_t id = kNoToken;
+    SLUICE_RETURN_IF_ERROR(ReadId(file, key, id));
+    AddEndId(data, id);
   }
-  SLUICE_RETURN_IF_ERROR(ReadId(file, "tokenizer.ggml.eot_token_id", data.eot));
-  AddKnownEndTokens(data);
-  SLUICE_RETURN_IF_ERROR(Annotate(ValidateTokenizer(data), file.path()));
+  SLUICE_RETURN_IF_ERROR(FinishTokenizer(file.path(), imported));
   return imported;
 }
 

@@ -1,6 +1,5 @@
 // Puts together a vocabulary and the settings beside it in a Hugging Face folder.
 
-#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -13,20 +12,7 @@
 namespace sluice {
 namespace {
 
-constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
-// More ids than this that no token has cannot be meant.
-constexpr size_t kMaxHoles = 4096;
-
-constexpr std::string_view kEndTexts[] = {
-    "<|eot_id|>", "<|im_end|>",    "<|end|>",         "<end_of_turn>",
-    "<|EOT|>",    "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>",
-};
-
-int32_t FindToken(const TokenizerData& data, std::string_view text) {
-  if (text.empty()) return kNoToken;
-  const auto it = std::find(data.tokens.begin(), data.tokens.end(), text);
-  return it == data.tokens.end() ? kNoToken : static_cast<int32_t>(it - data.tokens.begin());
-}
+constexpr uint64_t kMaxFileBytes = uint64_t{64} << 20;  // the largest known take 35 MB
 
 // The id of a token that a setting names by its text. One that the vocabulary lacks is said, and
 // leaves `id` as it is.
@@ -43,6 +29,20 @@ void SetByText(std::string_view text, std::string_view setting, const std::strin
                       text.substr(0, 64), setting));
 }
 
+// What config.json says, where nothing else does. Ids that no token has are passed over.
+void ApplyModelIds(const TokenizerSettings& settings, TokenizerData& data) {
+  const auto exists = [&data](int32_t id) { return id < static_cast<int32_t>(data.tokens.size()); };
+  if (data.bos == kNoToken && settings.model_bos_id && exists(*settings.model_bos_id)) {
+    data.bos = *settings.model_bos_id;
+  }
+  if (data.eos != kNoToken) return;
+  for (const int32_t id : settings.model_eos_ids) {
+    if (!exists(id)) continue;
+    if (data.eos == kNoToken) data.eos = id;
+    AddEndId(data, id);
+  }
+}
+
 void ApplySettings(const TokenizerSettings& settings, const std::string& folder,
                    VocabularyFile& file) {
   TokenizerData& data = file.imported.data;
@@ -53,8 +53,8 @@ void ApplySettings(const TokenizerSettings& settings, const std::string& folder,
   SetByText(settings.bos, "BOS token", folder, file.imported, data.bos);
   SetByText(settings.eos, "EOS token", folder, file.imported, data.eos);
   SetByText(settings.unk, "unknown token", folder, file.imported, data.unk);
-  data.end_ids = settings.eos_ids;
-  AddKnownEndTokens(data);
+  for (const int32_t id : settings.eos_ids) AddEndId(data, id);
+  ApplyModelIds(settings, data);
 
   const bool sentence_piece = data.kind == TokenizerKind::kSentencePiece;
   data.add_bos = settings.add_bos.value_or(file.add_bos.value_or(sentence_piece));
@@ -69,55 +69,6 @@ absl::StatusOr<std::string> ReadOptional(const std::filesystem::path& path) {
 }
 
 }  // namespace
-
-void AddKnownEndTokens(TokenizerData& data) {
-  for (const std::string_view text : kEndTexts) {
-    const int32_t id = FindToken(data, text);
-    if (id == kNoToken || data.types[id] != TokenType::kControl) continue;
-    if (data.eot == kNoToken) data.eot = id;
-    data.end_ids.push_back(id);
-  }
-}
-
-absl::Status PlaceTokens(std::vector<PlacedToken> placed, TokenizerData& data) {
-  size_t size = data.tokens.size();
-  for (const PlacedToken& token : placed) {
-    size = std::max(size, static_cast<size_t>(token.id) + 1);
-  }
-  if (size > data.tokens.size() + placed.size() + kMaxHoles) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the largest token id is %d, but there are only %d tokens", size - 1,
-                        data.tokens.size() + placed.size()));
-  }
-  const size_t old_size = data.tokens.size();
-  data.tokens.resize(size);
-  data.types.resize(size, TokenType::kUnused);
-  if (data.kind == TokenizerKind::kSentencePiece) data.scores.resize(size, 0.0f);
-  std::vector<bool> is_placed(size);
-  for (PlacedToken& token : placed) {
-    data.tokens[token.id] = std::move(token.text);
-    data.types[token.id] = token.type;
-    is_placed[token.id] = true;
-  }
-  for (size_t id = old_size; id < size; ++id) {
-    if (!is_placed[id]) data.tokens[id] = absl::StrFormat("[PAD%d]", id);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status PadVocabulary(TokenizerData& data, size_t vocab_size) {
-  if (data.tokens.size() > vocab_size || vocab_size > kMaxTokens) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("the vocabulary has %d tokens, but the model has %d rows for them",
-                        data.tokens.size(), vocab_size));
-  }
-  for (size_t id = data.tokens.size(); id < vocab_size; ++id) {
-    data.tokens.push_back(absl::StrFormat("[PAD%d]", id));
-  }
-  data.types.resize(vocab_size, TokenType::kUnused);
-  if (data.kind == TokenizerKind::kSentencePiece) data.scores.resize(vocab_size, 0.0f);
-  return absl::OkStatus();
-}
 
 absl::StatusOr<ImportedTokenizer> ImportHuggingFaceTokenizer(const HuggingFaceTokenizerFiles& files,
                                                              const std::string& folder) {
@@ -137,7 +88,7 @@ absl::StatusOr<ImportedTokenizer> ImportHuggingFaceTokenizer(const HuggingFaceTo
         absl::StrFormat("%s: has neither tokenizer.json nor tokenizer.model", folder));
   }
   ApplySettings(settings, folder, file);
-  SLUICE_RETURN_IF_ERROR(Annotate(ValidateTokenizer(file.imported.data), folder));
+  SLUICE_RETURN_IF_ERROR(FinishTokenizer(folder, file.imported));
   return std::move(file.imported);
 }
 
@@ -152,12 +103,14 @@ absl::StatusOr<ImportedTokenizer> ImportHuggingFaceTokenizer(const std::string& 
   SLUICE_ASSIGN_OR_RETURN(const std::string map, ReadOptional(path / "special_tokens_map.json"));
   SLUICE_ASSIGN_OR_RETURN(const std::string generation,
                           ReadOptional(path / "generation_config.json"));
+  SLUICE_ASSIGN_OR_RETURN(const std::string model_config, ReadOptional(path / "config.json"));
   SLUICE_ASSIGN_OR_RETURN(const std::string added, ReadOptional(path / "added_tokens.json"));
   return ImportHuggingFaceTokenizer({.tokenizer_json = json,
                                      .tokenizer_model = model,
                                      .tokenizer_config = config,
                                      .special_tokens_map = map,
                                      .generation_config = generation,
+                                     .model_config = model_config,
                                      .added_tokens = added},
                                     folder);
 }

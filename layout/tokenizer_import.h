@@ -27,12 +27,13 @@ struct ImportedTokenizer {
 // Reads the tokenizer.ggml.* keys. Models "llama" (SentencePiece) and "gpt2" (byte-level BPE) are
 // known; others are refused by name. Missing flags and ids get the defaults that files written for
 // llama.cpp rely on: with "llama" BOS 1, EOS 2, unknown 0, BOS and the space prefix added; with
-// "gpt2" none of them, except that Llama 3's pre-tokenizer adds BOS.
-absl::StatusOr<ImportedTokenizer> ImportGgufTokenizer(const GgufFile& file);
+// "gpt2" none of them, except that Llama 3's pre-tokenizer adds BOS. The arrays are moved out of
+// the file's metadata, so that the vocabulary is held once.
+absl::StatusOr<ImportedTokenizer> ImportGgufTokenizer(GgufFile& file);
 
 // Reads tokenizer.json or, if there is none, tokenizer.model, together with those of
-// tokenizer_config.json, special_tokens_map.json, generation_config.json and added_tokens.json that
-// are there. NotFound if the folder has no tokenizer.
+// tokenizer_config.json, special_tokens_map.json, generation_config.json, config.json and
+// added_tokens.json that are there. NotFound if the folder has no tokenizer.
 absl::StatusOr<ImportedTokenizer> ImportHuggingFaceTokenizer(const std::string& folder);
 
 // The files of such a folder, in memory; an empty view is an absent file. Borrowed for the call.
@@ -42,6 +43,7 @@ struct HuggingFaceTokenizerFiles {
   std::string_view tokenizer_config = {};
   std::string_view special_tokens_map = {};
   std::string_view generation_config = {};
+  std::string_view model_config = {};  // config.json: its special ids are a last resort
   std::string_view added_tokens = {};
 };
 // `folder` is for messages.

@@ -19,16 +19,19 @@ using nlohmann::json;
 
 constexpr char kSpaceMark[] = "\xE2\x96\x81";  // U+2581
 
-// The steps of a normalizer, pre_tokenizer or post_processor: itself, or those of a Sequence, which
-// lists them under `list_key`.
+// Appends the steps of a stage: itself, or those of a Sequence, which lists them under `list_key`.
+void AppendSteps(const json& stage, const char* list_key, std::vector<const json*>& steps) {
+  const json* list =
+      StringMember(stage, "type") == "Sequence" ? FindMember(stage, list_key) : nullptr;
+  if (list == nullptr || !list->is_array()) return steps.push_back(&stage);
+  for (const json& step : *list) AppendSteps(step, list_key, steps);
+}
+
+// Of the normalizer, pre_tokenizer or post_processor.
 std::vector<const json*> Steps(const json& root, const char* key, const char* list_key) {
   std::vector<const json*> steps;
   const json* stage = FindMember(root, key);
-  if (stage == nullptr) return steps;
-  const json* list =
-      StringMember(*stage, "type") == "Sequence" ? FindMember(*stage, list_key) : nullptr;
-  if (list == nullptr || !list->is_array()) return {stage};
-  for (const json& step : *list) steps.push_back(&step);
+  if (stage != nullptr) AppendSteps(*stage, list_key, steps);
   return steps;
 }
 
@@ -55,7 +58,7 @@ class TokenizerJsonReader {
       ReadSpacePrefix();
     }
     WarnOfNormalizers();
-    ReadTemplate();
+    ReadPostProcessor();
     return absl::OkStatus();
   }
 
@@ -134,6 +137,7 @@ class TokenizerJsonReader {
     const json* added = FindMember(root_, "added_tokens");
     if (added == nullptr) return absl::OkStatus();
     if (!added->is_array()) return WrongJson(path_, "added_tokens", *added, "an array");
+    WarnOfAddedTokens(*added);
     for (const json& token : *added) {
       const json* id = FindMember(token, "id");
       const std::string_view content = StringMember(token, "content");
@@ -148,6 +152,20 @@ class TokenizerJsonReader {
                         special ? TokenType::kControl : TokenType::kUserDefined});
     }
     return absl::OkStatus();
+  }
+
+  // One warning for each field that is not followed, naming the first token that has it.
+  void WarnOfAddedTokens(const json& added) {
+    for (const char* field : {"lstrip", "rstrip", "single_word"}) {
+      for (const json& token : added) {
+        if (!BoolMember(token, field, false)) continue;
+        Warn(
+            absl::StrFormat("asks for %s with \"%s\" and the like, which is not followed; text "
+                            "around such a token may give other tokens",
+                            field, StringMember(token, "content").substr(0, 64)));
+        break;
+      }
+    }
   }
 
   // Merges are "left right" or, in newer files, ["left", "right"].
@@ -178,15 +196,18 @@ class TokenizerJsonReader {
   absl::Status ScoreByMerges() {
     data_.scores.assign(data_.tokens.size(), 0.0f);
     std::vector<bool> is_merged(data_.tokens.size());
+    size_t n_dropped = 0;
     for (size_t rank = 0; rank < data_.merges.size(); ++rank) {
       const std::string& merge = data_.merges[rank];
       const size_t space = merge.find(' ');
-      const int32_t id = space == std::string::npos
-                             ? kNoToken
-                             : Find(merge.substr(0, space) + merge.substr(space + 1));
+      if (space == std::string::npos) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s: merge %d is \"%s\"; expected two parts", path_, rank, merge.substr(0, 64)));
+      }
+      const int32_t id = Find(merge.substr(0, space) + merge.substr(space + 1));
       if (id == kNoToken) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("%s: merge %d, \"%s\", does not give a token", path_, rank, merge));
+        ++n_dropped;
+        continue;
       }
       if (!is_merged[id]) data_.scores[id] = -static_cast<float>(rank);
       is_merged[id] = true;
@@ -194,6 +215,9 @@ class TokenizerJsonReader {
     for (size_t id = 0; id < data_.tokens.size(); ++id) {
       const bool reachable = is_merged[id] || CountCharacters(data_.tokens[id]) <= 1;
       if (data_.types[id] == TokenType::kNormal && !reachable) data_.types[id] = TokenType::kUnused;
+    }
+    if (n_dropped > 0) {
+      file_.imported.warnings.push_back(DroppedMerges(path_, n_dropped, data_.merges.size()));
     }
     data_.merges.clear();
     return absl::OkStatus();
@@ -207,13 +231,16 @@ class TokenizerJsonReader {
 
   void ReadSpacePrefix() {
     for (const json* step : Steps(root_, "normalizer", "normalizers")) {
-      if (StringMember(*step, "type") == "Prepend") data_.add_space_prefix = true;
+      if (StringMember(*step, "type") == "Prepend") data_.space_prefix = SpacePrefix::kEachPart;
     }
     for (const json* step : Steps(root_, "pre_tokenizer", "pretokenizers")) {
       if (StringMember(*step, "type") != "Metaspace") continue;
-      const std::string_view scheme = StringMember(*step, "prepend_scheme");
-      data_.add_space_prefix =
-          scheme.empty() ? BoolMember(*step, "add_prefix_space", true) : scheme != "never";
+      std::string_view scheme = StringMember(*step, "prepend_scheme");
+      // Older files have a flag instead.
+      if (scheme.empty()) scheme = BoolMember(*step, "add_prefix_space", true) ? "always" : "never";
+      data_.space_prefix = scheme == "always"  ? SpacePrefix::kEachPartUnlessSpace
+                           : scheme == "first" ? SpacePrefix::kFirstPartUnlessSpace
+                                               : SpacePrefix::kNone;
     }
   }
 
@@ -227,10 +254,9 @@ class TokenizerJsonReader {
       data_.pre = *known;
       return;
     }
-    file_.imported.warnings.push_back(absl::StrFormat(
-        "%s has a pre_tokenizer that is not known; taking the default, which may split text into "
-        "other tokens",
-        path_));
+    Warn(
+        "has a pre_tokenizer that is not known; taking the default, which may split text into "
+        "other tokens");
   }
 
   // As PreTokenizerBySteps wants it.
@@ -238,9 +264,7 @@ class TokenizerJsonReader {
     const std::string_view type = StringMember(step, "type");
     if (type == "ByteLevel") {
       if (BoolMember(step, "add_prefix_space", true)) {
-        file_.imported.warnings.push_back(absl::StrFormat(
-            "%s asks for a space in front of the text (add_prefix_space), which is not added",
-            path_));
+        Warn("asks for a space in front of the text (add_prefix_space), which is not added");
       }
       return BoolMember(step, "use_regex", true) ? "ByteLevel regex" : "";
     }
@@ -265,30 +289,50 @@ class TokenizerJsonReader {
       // With SentencePiece these are the space prefix and the marks for spaces.
       const bool is_applied = data_.kind == TokenizerKind::kSentencePiece &&
                               (type == "Prepend" || StringMember(*step, "content") == kSpaceMark);
-      if (is_applied || type == "Sequence") continue;
-      file_.imported.warnings.push_back(absl::StrFormat(
-          "%s asks for the normalisation \"%s\", which is not applied; text that it would change "
-          "may give other tokens",
-          path_, type.substr(0, 64)));
+      if (is_applied) continue;
+      Warn(
+          absl::StrFormat("asks for the normalisation \"%s\", which is not applied; text that it "
+                          "would change may give other tokens",
+                          type.substr(0, 64)));
     }
   }
 
   // What the post-processor puts around a single text.
-  void ReadTemplate() {
+  void ReadPostProcessor() {
     for (const json* step : Steps(root_, "post_processor", "processors")) {
-      if (StringMember(*step, "type") != "TemplateProcessing") continue;
-      const json* single = FindMember(*step, "single");
-      if (single == nullptr || !single->is_array()) continue;
-      std::string* text = &file_.bos;
-      file_.add_bos = file_.add_eos = false;
-      for (const json& part : *single) {
-        if (FindMember(part, "Sequence") != nullptr) text = &file_.eos;
-        const json* special = FindMember(part, "SpecialToken");
-        if (special == nullptr) continue;
-        *text = StringMember(*special, "id");
-        (text == &file_.bos ? file_.add_bos : file_.add_eos) = true;
+      const std::string_view type = StringMember(*step, "type");
+      if (type == "TemplateProcessing") {
+        ReadTemplate(*step);
+      } else if (type != "ByteLevel") {  // which changes no ids
+        Warn(
+            absl::StrFormat("has the post-processor \"%s\", which is not known; what it adds to a "
+                            "text is not added",
+                            type.substr(0, 64)));
       }
     }
+  }
+
+  void ReadTemplate(const json& step) {
+    const json* single = FindMember(step, "single");
+    if (single == nullptr || !single->is_array()) return;
+    file_.add_bos = file_.add_eos = false;
+    bool behind = false, several = false;
+    for (const json& part : *single) {
+      if (FindMember(part, "Sequence") != nullptr) behind = true;
+      const json* special = FindMember(part, "SpecialToken");
+      if (special == nullptr) continue;
+      std::optional<bool>& adds = behind ? file_.add_eos : file_.add_bos;
+      several = several || *adds;
+      adds = true;
+      (behind ? file_.eos : file_.bos) = StringMember(*special, "id");
+    }
+    if (several) {
+      Warn("puts several special tokens on one side of a text; only the last of them is added");
+    }
+  }
+
+  void Warn(std::string_view what) {
+    file_.imported.warnings.push_back(absl::StrFormat("%s %s", path_, what));
   }
 
   void IndexTokens() {

@@ -2,6 +2,7 @@
 #ifndef SLUICE_LAYOUT_TOKENIZER_PARTS_H_
 #define SLUICE_LAYOUT_TOKENIZER_PARTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,9 +16,17 @@
 
 namespace sluice {
 
-// Adds to `end_ids` the control tokens that are known by their text to end generation; most files
-// name no more than EOS. The best known of them becomes `eot` if that is not set.
-void AddKnownEndTokens(TokenizerData& data);
+// The lowest id with this text; kNoToken if there is none or the text is empty.
+int32_t FindToken(const TokenizerData& data, std::string_view text);
+
+// The last step of an import: adds to `end_ids` the tokens that are known by their text to end
+// generation, whatever their type (most files name no more than EOS), validates, and takes out
+// merges that are not between tokens, which llama.cpp ignores. Warns of the latter, and if nothing
+// ends generation. `where` is the file or folder, for messages.
+absl::Status FinishTokenizer(const std::string& where, ImportedTokenizer& imported);
+
+// What is said of merges that were taken out.
+std::string DroppedMerges(const std::string& where, size_t dropped, size_t all);
 
 struct PlacedToken {
   int32_t id;
@@ -36,6 +45,9 @@ struct TokenizerSettings {
   std::optional<bool> add_bos, add_eos;
   std::optional<int32_t> bos_id;
   std::vector<int32_t> eos_ids;
+  // What config.json says; it counts where nothing else names the token.
+  std::optional<int32_t> model_bos_id;
+  std::vector<int32_t> model_eos_ids;
   std::vector<PlacedToken> added;
 };
 absl::StatusOr<TokenizerSettings> ReadTokenizerSettings(const HuggingFaceTokenizerFiles& files,

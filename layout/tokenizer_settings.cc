@@ -83,6 +83,26 @@ absl::Status ReadGenerationConfig(std::string_view text, const std::string& path
   return absl::OkStatus();
 }
 
+// The same fields of config.json, which says much else: what is no id is passed over.
+absl::Status ReadModelConfig(std::string_view text, const std::string& path,
+                             TokenizerSettings& settings) {
+  SLUICE_ASSIGN_OR_RETURN(const json root, ParseJsonObject(text, path));
+  const auto read_id = [&path](const json& value, const auto& use) {
+    const absl::StatusOr<int32_t> id = JsonTokenId(value, path, "an id");
+    if (id.ok()) use(*id);
+  };
+  if (const json* bos = FindMember(root, "bos_token_id")) {
+    read_id(*bos, [&](int32_t id) { settings.model_bos_id = id; });
+  }
+  const json* eos = FindMember(root, "eos_token_id");
+  if (eos == nullptr) return absl::OkStatus();
+  const json list = eos->is_array() ? *eos : json::array({*eos});
+  for (const json& value : list) {
+    read_id(value, [&](int32_t id) { settings.model_eos_ids.push_back(id); });
+  }
+  return absl::OkStatus();
+}
+
 // {"<|im_end|>": 32000, ...}: says nothing of the kind; what looks like a tag is a control token.
 absl::Status ReadAddedTokens(std::string_view text, const std::string& path,
                              TokenizerSettings& settings) {
@@ -119,6 +139,9 @@ absl::StatusOr<TokenizerSettings> ReadTokenizerSettings(const HuggingFaceTokeniz
   if (!files.generation_config.empty()) {
     SLUICE_RETURN_IF_ERROR(ReadGenerationConfig(files.generation_config,
                                                 folder + "/generation_config.json", settings));
+  }
+  if (!files.model_config.empty()) {
+    SLUICE_RETURN_IF_ERROR(ReadModelConfig(files.model_config, folder + "/config.json", settings));
   }
   return settings;
 }

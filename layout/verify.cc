@@ -1,5 +1,7 @@
 #include "layout/verify.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -12,6 +14,8 @@ namespace sluice {
 namespace {
 
 constexpr size_t kMaxFindings = 10;
+constexpr uint64_t kDropBytes = 8 << 20;
+constexpr uint64_t kPageBytes = 4096;
 
 class Verifier {
  public:
@@ -20,6 +24,8 @@ class Verifier {
       : file_(file), storage_(storage), progress_(progress) {
     for (const MatrixEntry& m : file.directory().matrices) total_ += m.n_bytes();
     total_ += file.config().n_layers * file.bundles().layer_bytes();
+    // StorageFile expects scattered reads; these go front to back. Advice need not be taken.
+    posix_fadvise(storage.buffered_fd(), 0, 0, POSIX_FADV_SEQUENTIAL);
   }
 
   absl::Status CheckMatrix(uint32_t index) {
@@ -34,7 +40,7 @@ class Verifier {
         Found(absl::StrFormat("matrix %s of layer %u, rows from %u, at offset %u",
                               MatrixRoleName(m.role), m.layer, t * m.rows_per_tile, offset));
       }
-      Advance(m.tile_stride);
+      Advance(offset, m.tile_stride);
     }
     return absl::OkStatus();
   }
@@ -56,21 +62,39 @@ class Verifier {
                                 b.BundleOffset(layer, first + i)));
         }
       }
-      Advance(b.blob_bytes);
+      Advance(b.BundleOffset(layer, first), b.blob_bytes);
     }
     return absl::OkStatus();
   }
 
-  VerifyReport TakeReport() { return std::move(report_); }
+  VerifyReport TakeReport() {
+    DropRead();
+    return std::move(report_);
+  }
 
  private:
   void Found(std::string what) {
     ++report_.damaged;
     if (report_.findings.size() < kMaxFindings) report_.findings.push_back(std::move(what));
   }
-  void Advance(uint64_t bytes) {
+  void Advance(uint64_t offset, uint64_t bytes) {
+    if (offset != read_end_) {
+      DropRead();
+      read_begin_ = offset;
+    }
+    read_end_ = offset + bytes;
+    if (read_end_ - read_begin_ >= kDropBytes) DropRead();
     done_ += bytes;
     if (progress_) progress_(done_, total_);
+  }
+
+  // What has been read is not needed again: it must not push other programs' data out of the page
+  // cache. Whole pages are dropped, so the last one stays for the next time.
+  void DropRead() {
+    if (read_begin_ == read_end_) return;  // no bytes would mean all of them
+    posix_fadvise(storage_.buffered_fd(), static_cast<off_t>(read_begin_),
+                  static_cast<off_t>(read_end_ - read_begin_), POSIX_FADV_DONTNEED);
+    read_begin_ = read_end_ / kPageBytes * kPageBytes;
   }
 
   const SluiceFile& file_;
@@ -78,6 +102,7 @@ class Verifier {
   const std::function<void(uint64_t, uint64_t)>& progress_;
   std::vector<std::byte> buffer_;
   VerifyReport report_;
+  uint64_t read_begin_ = 0, read_end_ = 0;  // read and not dropped
   uint64_t done_ = 0, total_ = 0;
 };
 

@@ -30,12 +30,55 @@ float ScaleInverse(float scale, uint16_t stored) {
   return (stored & 0x7fff) != 0 ? 1.0f / scale : 0.0f;
 }
 
+using Block = std::span<const float, kQuantBlock>;
+
+Block BlockOf(std::span<const float> row, size_t b) {
+  return Block(row.data() + b * kQuantBlock, kQuantBlock);
+}
+
+// The largest number of which every element of `x` is a whole multiple, if that makes `largest`,
+// the largest magnitude in `x` and not 0, at most `most` of it; else 0. Euclid's algorithm; fmod is
+// exact. Elements that were never quantised end it after two or three divisions.
+float CommonMeasure(Block x, float largest, float most) {
+  float measure = largest;
+  for (const float v : x) {
+    for (float rest = std::fmod(std::fabs(v), measure); rest != 0.0f;) {
+      if (largest > most * rest) return 0.0f;
+      const float next = std::fmod(measure, rest);
+      measure = rest;
+      rest = next;
+    }
+  }
+  return measure;
+}
+
+// A step that a half holds and that gives every element back, at most `below` steps down and
+// `above` up, where below >= above; 0 if there is none. It is the common measure or, where that has
+// too many digits for a half (all quants have a common factor), a whole part of it.
+float ExactStep(Block x, float below, float above) {
+  const auto [min, max] = std::minmax_element(x.begin(), x.end());
+  const float largest = std::max(std::fabs(*min), std::fabs(*max));
+  if (largest == 0.0f) return 0.0f;
+  const float measure = CommonMeasure(x, largest, below);
+  if (measure == 0.0f) return 0.0f;
+  for (float parts = 1.0f; parts * largest <= below * measure; ++parts) {
+    const float step = measure / parts;
+    if (HalfToFloat(FloatToHalf(step)) != step || step * parts != measure) continue;
+    const float down = -*min / step, up = *max / step;
+    if (down <= below && up <= above) return step;
+    if (up <= below && down <= above) return -step;
+  }
+  return 0.0f;
+}
+
 void EncodeQ8Row(std::span<const float> src, std::byte* quants, std::byte* scales) {
   for (size_t b = 0; b < src.size() / kQuantBlock; ++b) {
-    const float* x = src.data() + b * kQuantBlock;
-    float amax = 0.0f;
-    for (size_t i = 0; i < kQuantBlock; ++i) amax = std::max(amax, std::fabs(x[i]));
-    const float scale = amax / 127.0f;
+    const Block x = BlockOf(src, b);
+    float scale = ExactStep(x, 127.0f, 127.0f);
+    if (scale == 0.0f) {
+      for (const float v : x) scale = std::max(scale, std::fabs(v));
+      scale /= 127.0f;
+    }
     const uint16_t half = FloatToHalf(scale);
     const float inverse = ScaleInverse(scale, half);
     StoreLe(scales + 2 * b, half);
@@ -49,12 +92,15 @@ void EncodeQ4Row(std::span<const float> src, std::byte* nibbles, std::byte* scal
   const size_t n = src.size();
   std::memset(nibbles, 0, n / 2);
   const auto quantize_block = [&](size_t b, std::byte* dst, int shift) {
-    const float* x = src.data() + b * kQuantBlock;
-    float extreme = 0.0f;
-    for (size_t i = 0; i < kQuantBlock; ++i) {
-      if (std::fabs(x[i]) > std::fabs(extreme)) extreme = x[i];
+    const Block x = BlockOf(src, b);
+    float scale = ExactStep(x, 8.0f, 7.0f);
+    if (scale == 0.0f) {
+      float extreme = 0.0f;
+      for (const float v : x) {
+        if (std::fabs(v) > std::fabs(extreme)) extreme = v;
+      }
+      scale = extreme / -8.0f;
     }
-    const float scale = extreme / -8.0f;
     const uint16_t half = FloatToHalf(scale);
     const float inverse = ScaleInverse(scale, half);
     StoreLe(scales + 2 * b, half);

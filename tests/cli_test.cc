@@ -406,7 +406,7 @@ TEST_F(CliTest, InspectShowsWhatTheFileHolds) {
   ASSERT_TRUE(document.is_object()) << run.out;
   const auto file = SluiceFile::Open(model_);
   ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ(document["format"], "1.0");
+  EXPECT_EQ(document["format"], "1.1");
   EXPECT_EQ(document["file_bytes"], (*file)->file_size());
   EXPECT_EQ(document["config"]["layers"], 3);
   EXPECT_EQ(document["config"]["d_ff"], 160);

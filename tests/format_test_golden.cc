@@ -72,6 +72,7 @@ TEST_F(GoldenTest, TheRecordsHoldWhatWasWritten) {
   EXPECT_EQ(c.activation_threshold, 0.125f);
   EXPECT_FALSE(c.tied_head);
   EXPECT_TRUE(c.qkv_bias);
+  EXPECT_EQ(c.attention_window, 0u);  // came with format 1.1
   EXPECT_EQ(file_->provenance().source_types, "F32");
   EXPECT_EQ(file_->attention_norm(0)[0], 1.0f);
   EXPECT_EQ(file_->attention_norm(0)[1], 1.0f + 0x1p-10f);

@@ -194,5 +194,23 @@ TEST_F(TinyFileTest, NothingAppearsUnderTheNameBeforeFinish) {
   EXPECT_NE(access(path.c_str(), F_OK), 0);
 }
 
+TEST(ConfigRecordTest, TheAttentionWindowMayBeAbsentButNotCutShort) {
+  ModelConfig config = MakeTinySluice(WeightType::kQ4).config;
+  config.attention_window = 96;
+  ByteWriter out;
+  WriteConfig(config, out);
+  const std::span<const std::byte> bytes = out.bytes();
+  const auto window_of = [&](size_t n_bytes) {
+    ByteReader in(bytes.first(n_bytes));
+    const auto read = ReadConfig(in);
+    return read.ok() ? absl::StatusOr<uint32_t>(read->attention_window) : read.status();
+  };
+  EXPECT_EQ(window_of(bytes.size()).value_or(0), 96u);
+  EXPECT_EQ(window_of(bytes.size() - 4).value_or(1), 0u) << "as format 1.0 wrote it";
+  for (size_t cut = 1; cut < 4; ++cut) {
+    EXPECT_EQ(window_of(bytes.size() - cut).status().code(), absl::StatusCode::kDataLoss);
+  }
+}
+
 }  // namespace
 }  // namespace sluice

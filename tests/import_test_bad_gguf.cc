@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "layout/gguf.h"
+#include "layout/model_source.h"
 #include "tests/cost_bound.h"
 #include "tests/import_test_files.h"
 #include "tests/test_paths.h"
@@ -23,8 +25,13 @@ using ::testing::HasSubstr;
 
 class BadGgufTest : public ::testing::Test {
  protected:
+  // Opening it as a model costs no more, however far that gets.
   absl::Status Open(const std::string& bytes) {
     WriteFile(path_, bytes);
+    {
+      const CostBound bound;
+      EXPECT_FALSE(OpenModelSource(path_, {}).ok());
+    }
     const CostBound bound;
     return GgufFile::Open(path_).status();
   }
@@ -95,9 +102,72 @@ TEST_F(BadGgufTest, HugeCountsAndLengthsAreRefusedBeforeAllocating) {
 TEST_F(BadGgufTest, MoreMetadataThanMemoryAllowsIsRefused) {
   // Real bytes stand behind the count: 4 million empty strings would take 128 MiB of objects.
   ExpectDataLoss(GgufBytes(0, 1).ArrayEntry("key", 8, 4u << 20).Raw(std::string(32 << 20, '\0')),
-                 "more than 40 MiB");
+                 "more than 40960 KiB");
   ExpectDataLoss(GgufBytes(0, 1).ArrayEntry("key", 0, 32u << 20).Raw(std::string(32 << 20, '\0')),
-                 "more than 40 MiB");
+                 "more than 40960 KiB");
+}
+
+// A million empty strings, which take 32 MiB.
+void PutManyStrings(GgufBytes& file, std::string_view key) {
+  file.ArrayEntry(key, 8, 1 << 20).Raw(std::string(8 << 20, '\0'));
+}
+
+TEST_F(BadGgufTest, MoreTokensThanTheEmbeddingHasRowsAreRefusedBeforeTheyAreCopied) {
+  GgufBytes file(1, 9);
+  file.StringEntry("general.architecture", "llama").StringEntry("tokenizer.ggml.model", "llama");
+  const std::pair<const char*, uint32_t> sizes[] = {{"block_count", 1},
+                                                    {"embedding_length", 32},
+                                                    {"feed_forward_length", 32},
+                                                    {"context_length", 32},
+                                                    {"attention.head_count", 1}};
+  for (const auto& [key, value] : sizes) file.Entry(absl::StrCat("llama.", key), 4, value);
+  PutManyStrings(file, "tokenizer.ggml.tokens");
+  file.Entry("llama.attention.layer_norm_rms_epsilon", 6, 1e-5f);
+  WriteFile(path_, file.Tensor("token_embd.weight", {32, 8}, 0, 0).PadTo(32).Data(1024).bytes());
+  const CostBound bound;
+  const absl::Status status = OpenModelSource(path_, {}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("1048576 tokens"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("8 rows"));
+}
+
+TEST_F(BadGgufTest, PartsOfASplitTogetherTakeNoMoreThanOneFile) {
+  constexpr uint16_t kParts = 3;
+  for (uint16_t part = 0; part < kParts; ++part) {
+    GgufBytes file(0, 3);
+    file.Entry("split.no", 2, part).Entry("split.count", 2, kParts);
+    PutManyStrings(file, "tokenizer.ggml.tokens");
+    WriteFile(dir_.File(absl::StrCat("bad-0000", part + 1, "-of-00003.gguf")), file.bytes());
+  }
+  const CostBound bound;
+  const auto file = GgufFile::Open(dir_.File("bad-00001-of-00003.gguf"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_TRUE((*file)->Has("tokenizer.ggml.tokens"));
+}
+
+TEST_F(BadGgufTest, ALaterPartIsCheckedLikeTheFirst) {
+  const auto open = [&](const GgufBytes& second) {
+    for (const int part : {1, 2}) {
+      GgufBytes file(0, 2);
+      file.Entry<uint16_t>("split.no", 2, 0).Entry<uint16_t>("split.count", 2, 2);
+      WriteFile(dir_.File(absl::StrCat("bad-0000", part, "-of-00002.gguf")),
+                part == 1 ? file.bytes() : second.bytes());
+    }
+    const CostBound bound;
+    const absl::Status status = GgufFile::Open(dir_.File("bad-00001-of-00002.gguf")).status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("bad-00002-of-00002.gguf"));
+    return std::string(status.message());
+  };
+  EXPECT_THAT(open(GgufBytes(0, 1).Entry<uint64_t>("key", 13, 0)), HasSubstr("unknown type 13"));
+  EXPECT_THAT(open(GgufBytes(0, 1).ArrayEntry("key", 9, 1)), HasSubstr("array of arrays"));
+  EXPECT_THAT(open(GgufBytes(0, 1).ArrayEntry("key", 12, 1ull << 61)), HasSubstr("\"key\""));
+  EXPECT_THAT(open(GgufBytes(0, 1).ArrayEntry("key", 8, 1ull << 61).Data(64)),
+              HasSubstr("\"key\""));
+  EXPECT_THAT(open(GgufBytes(0, 1).String("key").Put<uint32_t>(8).Length(100).Data(8)),
+              HasSubstr("\"key\""));
+  EXPECT_THAT(open(GgufBytes(0, 1).ArrayEntry("split.x", 0, 1 << 20).Data(1 << 20)),
+              HasSubstr("more than 64 KiB"));
 }
 
 TEST_F(BadGgufTest, BadKeysAndValueTypesAreRefused) {

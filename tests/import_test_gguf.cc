@@ -102,8 +102,10 @@ TEST(GgufTest, TypedAccessNamesKeyAndWantedType) {
   EXPECT_TRUE(absl::IsInvalidArgument((*file)->GetIntArray("fractions").status()));
   EXPECT_TRUE(absl::IsNotFound((*file)->GetUint("absent").status()));
   EXPECT_TRUE((*file)->Has("text"));
+  EXPECT_TRUE(absl::IsInvalidArgument((*file)->TakeStringArray("text").status()));
   (*file)->DropMetadata("text");
   EXPECT_FALSE((*file)->Has("text"));
+  EXPECT_TRUE(absl::IsNotFound((*file)->TakeStringArray("text").status()));
 }
 
 TEST(GgufTest, ReadTensorRefusesRangesOutsideAndReportsAShrunkFile) {

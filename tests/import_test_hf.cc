@@ -29,12 +29,12 @@ class HfSourceTest : public ::testing::Test {
   HfSourceTest() { std::filesystem::create_directory(folder_); }
 
   absl::StatusOr<std::unique_ptr<ModelSource>> OpenChanged(
-      const std::function<void(TinyFolder&)>& change) {
+      const std::function<void(TinyFolder&)>& change, const ImportOptions& options = {}) {
     TinyFolder folder;
     change(folder);
     folder.Write(folder_);
     const CostBound bound;
-    return OpenModelSource(folder_, {});
+    return OpenModelSource(folder_, options);
   }
   void ExpectRefused(const std::function<void(TinyFolder&)>& change, absl::StatusCode code,
                      const std::string& what) {
@@ -122,16 +122,31 @@ TEST_F(HfSourceTest, ModelTypesAndOptionalFieldsAreRead) {
               ::testing::IsSupersetOf({HasSubstr("lm_head.weight"), HasSubstr("sliding window")}));
 }
 
+TEST_F(HfSourceTest, TheActivationIsKnownByItsOtherNameAndTheFlagOverridesAnUnknownOne) {
+  const auto swish = OpenChanged([](TinyFolder& f) { f.config["hidden_act"] = "\"swish\""; });
+  ASSERT_TRUE(swish.ok()) << swish.status();
+  EXPECT_EQ((*swish)->config().activation, Activation::kSilu);
+  EXPECT_EQ((*swish)->config().activation_origin, ActivationOrigin::kMetadata);
+  ImportOptions relu;
+  relu.activation = Activation::kRelu;
+  const auto flag = OpenChanged([](TinyFolder& f) { f.config["hidden_act"] = "\"gelu\""; }, relu);
+  ASSERT_TRUE(flag.ok()) << flag.status();
+  EXPECT_EQ((*flag)->config().activation, Activation::kRelu);
+  EXPECT_EQ((*flag)->config().activation_origin, ActivationOrigin::kFlag);
+}
+
 TEST_F(HfSourceTest, Qwen2WindowCountsOnlyIfSwitchedOn) {
   const auto off = OpenChanged([](TinyFolder& f) { f.config["sliding_window"] = "16"; });
   ASSERT_TRUE(off.ok()) << off.status();
   EXPECT_EQ((*off)->config().context_length, 64u);
+  EXPECT_EQ((*off)->config().attention_window, 0u);
   const auto on = OpenChanged([](TinyFolder& f) {
     f.config["sliding_window"] = "16";
     f.config["use_sliding_window"] = "true";
   });
   ASSERT_TRUE(on.ok()) << on.status();
   EXPECT_EQ((*on)->config().context_length, 16u);
+  EXPECT_EQ((*on)->config().attention_window, 16u);
 }
 
 TEST_F(HfSourceTest, RopeScalingBecomesDivisors) {
@@ -159,6 +174,30 @@ TEST_F(HfSourceTest, RopeScalingBecomesDivisors) {
   EXPECT_NEAR(divisors[1], 1.0 / ((1.0 - share) / 8.0 + share), 1e-5);
   EXPECT_EQ(divisors[2], 8.0f);
   EXPECT_EQ(divisors[3], 8.0f);
+}
+
+TEST_F(HfSourceTest, TheObjectThatGivesTheRopeTypeGivesItsParameters) {
+  const auto both = OpenChanged([](TinyFolder& f) {
+    f.config["rope_parameters"] = R"({"rope_theta":50000})";
+    f.config["rope_scaling"] = R"({"rope_type":"linear","factor":2.0})";
+  });
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ((*both)->config().rope_base, 50000.0f);
+  EXPECT_THAT(SourceFloats(**both, "rope_freqs.weight"), ElementsAre(2, 2, 2, 2));
+}
+
+TEST_F(HfSourceTest, RotationsThatWouldBePassedOverAreRefused) {
+  const auto unimplemented = absl::StatusCode::kUnimplemented;
+  const auto invalid = absl::StatusCode::kInvalidArgument;
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    ExpectConfigRefused(key, R"({"rope_type":"default","partial_rotary_factor":0.5})",
+                        unimplemented, "partial_rotary_factor");
+    ExpectConfigRefused(key, R"({"full_attention":{"rope_type":"default"}})", unimplemented,
+                        "\"full_attention\"");
+    ExpectConfigRefused(key, R"({"factor":8.0})", invalid, "no rope_type");
+    ExpectConfigRefused(key, R"({"rope_type":7,"factor":8.0})", invalid, "rope_type");
+    ExpectConfigRefused(key, R"(["linear"])", invalid, key);
+  }
 }
 
 TEST(Llama3RopeTest, DivisorsRiseFromOneToTheFactorWithoutSteps) {
@@ -276,6 +315,15 @@ TEST_F(HfSourceTest, IndexAndShardsMustAgree) {
   EXPECT_TRUE(absl::IsDataLoss(OpenModelSource(folder_, {}).status()));
   WriteFile(second, bytes);
   EXPECT_TRUE(OpenModelSource(folder_, {}).ok());
+}
+
+TEST_F(HfSourceTest, TheSingleFileGoesBeforeTheIndexAndThisIsSaid) {
+  TinyFolder().Write(folder_);
+  WriteFile(folder_ + "/model.safetensors.index.json", "left over");
+  const auto source = OpenModelSource(folder_, {});
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_THAT((*source)->warnings(),
+              ::testing::Contains(HasSubstr("model.safetensors.index.json was ignored")));
 }
 
 TEST_F(HfSourceTest, StrayFilesAreIgnored) {

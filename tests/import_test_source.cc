@@ -81,6 +81,18 @@ TEST_F(GgufSourceTest, LlamaModelGivesItsConfigAndTensors) {
   EXPECT_EQ((*source)->Find("rope_freqs.weight"), nullptr);
 }
 
+TEST_F(GgufSourceTest, NamesFromTheFileAreShownWithoutControlCharactersAndCut) {
+  const auto source = OpenChanged(
+      [](TinyGguf& m) { m.strings["general.name"] = "evil\x1b[2J\n" + std::string(1000, 'x'); });
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ((*source)->config().name, "evil\\x1b[2J\\x0a" + std::string(256 - 15, 'x'));
+  ExpectRefused(
+      [](TinyGguf& m) {
+        m.tensors["a\x1b[2Jb"] = {{1}, {0}};
+      },
+      absl::StatusCode::kUnimplemented, "\"a\\x1b[2Jb\"");
+}
+
 TEST_F(GgufSourceTest, Qwen2HasBiasesAndRotatesHalves) {
   const auto source = Open(TinyGguf("qwen2"));
   ASSERT_TRUE(source.ok()) << source.status();
@@ -148,8 +160,11 @@ TEST_F(GgufSourceTest, ActivationComesFromFlagThenMetadataThenIsAssumed) {
   EXPECT_TRUE(absl::IsInvalidArgument(
       OpenChanged(nothing, Flags(Activation::kFatRelu, std::nullopt)).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(OpenChanged(nothing, Flags(std::nullopt, 1.0f)).status()));
-  ExpectRefused([](TinyGguf& m) { m.strings[kActivationKey] = "gelu"; },
-                absl::StatusCode::kInvalidArgument, "\"gelu\"");
+  const auto unknown = [](TinyGguf& m) { m.strings[kActivationKey] = "gelu"; };
+  ExpectRefused(unknown, absl::StatusCode::kInvalidArgument, "\"gelu\"");
+  const auto overridden = OpenChanged(unknown, Flags(Activation::kRelu, std::nullopt));
+  ASSERT_TRUE(overridden.ok()) << overridden.status();
+  EXPECT_EQ((*overridden)->config().activation, Activation::kRelu);
 }
 
 TEST_F(GgufSourceTest, LinearScalingBecomesDivisors) {
@@ -164,9 +179,30 @@ TEST_F(GgufSourceTest, LinearScalingBecomesDivisors) {
   ASSERT_TRUE(old_key.ok()) << old_key.status();
   EXPECT_THAT(SourceFloats(**old_key, "rope_freqs.weight"), ElementsAre(2, 2, 2, 2));
 
-  const auto none = OpenChanged([](TinyGguf& m) { m.strings["llama.rope.scaling.type"] = "none"; });
-  ASSERT_TRUE(none.ok()) << none.status();
-  EXPECT_EQ((*none)->Find("rope_freqs.weight"), nullptr);
+  const auto no_type = OpenChanged([](TinyGguf& m) {
+    m.floats["llama.rope.scaling.factor"] = 4.0f;
+    m.floats["llama.rope.scale_linear"] = 2.0f;  // the newer key counts
+  });
+  ASSERT_TRUE(no_type.ok()) << no_type.status();
+  EXPECT_THAT(SourceFloats(**no_type, "rope_freqs.weight"), ElementsAre(4, 4, 4, 4));
+}
+
+TEST_F(GgufSourceTest, NoScalingOrAFactorOfOneGivesNoDivisors) {
+  const std::function<void(TinyGguf&)> cases[] = {
+      [](TinyGguf& m) { m.strings["llama.rope.scaling.type"] = "linear"; },
+      [](TinyGguf& m) { m.floats["llama.rope.scaling.factor"] = 0.0f; },
+      [](TinyGguf& m) { m.floats["llama.rope.scaling.factor"] = 1.0f; },
+      [](TinyGguf& m) { m.floats["llama.rope.scale_linear"] = 0.0f; },
+      [](TinyGguf& m) {
+        m.strings["llama.rope.scaling.type"] = "none";
+        m.floats["llama.rope.scaling.factor"] = 4.0f;
+      },
+  };
+  for (const auto& change : cases) {
+    const auto source = OpenChanged(change);
+    ASSERT_TRUE(source.ok()) << source.status();
+    EXPECT_EQ((*source)->Find("rope_freqs.weight"), nullptr);
+  }
 }
 
 TEST_F(GgufSourceTest, StoredDivisorsAreKeptAndMultiplied) {
@@ -213,6 +249,8 @@ TEST_F(GgufSourceTest, WhatWouldChangeTheTextIsRefusedByName) {
                 "llama.logit_scale");
   ExpectRefused([](TinyGguf& m) { m.bools["llama.use_parallel_residual"] = true; }, unimplemented,
                 "use_parallel_residual");
+  ExpectRefused([](TinyGguf& m) { m.bools["llama.attention.causal"] = false; }, unimplemented,
+                "llama.attention.causal");
   ExpectRefused(
       [](TinyGguf& m) {
         m.ints.erase("llama.feed_forward_length");
@@ -263,6 +301,7 @@ TEST_F(GgufSourceTest, HyperparametersAreCheckedAgainstRangesAndEachOther) {
     ExpectRefused([&](TinyGguf& m) { m.floats["llama.attention.layer_norm_rms_epsilon"] = bad; },
                   invalid, "epsilon");
     ExpectRefused([&](TinyGguf& m) { m.floats["llama.rope.freq_base"] = bad; }, invalid, "base");
+    if (bad == 0.0f) continue;  // a factor that llama.cpp takes for 1
     ExpectRefused(
         [&](TinyGguf& m) {
           m.strings["llama.rope.scaling.type"] = "linear";
@@ -280,7 +319,13 @@ TEST_F(GgufSourceTest, ASlidingWindowLimitsTheContext) {
       OpenChanged([](TinyGguf& m) { m.ints["llama.attention.sliding_window"] = 48; });
   ASSERT_TRUE(source.ok()) << source.status();
   EXPECT_EQ((*source)->config().context_length, 48u);
+  EXPECT_EQ((*source)->config().attention_window, 48u);
   EXPECT_THAT((*source)->warnings(), ElementsAre(HasSubstr("48")));
+  // A window beyond the trained length still bounds what a user may ask for.
+  const auto wide = OpenChanged([](TinyGguf& m) { m.ints["llama.attention.sliding_window"] = 96; });
+  ASSERT_TRUE(wide.ok()) << wide.status();
+  EXPECT_EQ((*wide)->config().context_length, 64u);
+  EXPECT_EQ((*wide)->config().attention_window, 96u);
 }
 
 TEST_F(GgufSourceTest, ReadsOutsideATensorAreRefused) {

@@ -199,6 +199,34 @@ TEST_F(RepackTest, TensorsOfOneModelMayDifferInType) {
   EXPECT_EQ(report.provenance.source_types, "BF16, F16, F32, Q4_K, Q6_K, Q8_0");
 }
 
+TEST_F(RepackTest, ALayerOfMoreBitsDecidesForAllLayers) {
+  MemorySource source(SourceType::kQ4_0);
+  source.SetType("blk.1.attn_v.weight", SourceType::kQ6_K);
+  source.SetType("blk.1.attn_q.weight", SourceType::kF16);
+  const Directory d = PlanRepack(source, {});
+  for (const MatrixEntry& m : d.matrices) {
+    EXPECT_EQ(m.type, m.role == MatrixRole::kV   ? WeightType::kQ8
+                      : m.role == MatrixRole::kQ ? WeightType::kF16
+                                                 : WeightType::kQ4)
+        << MatrixRoleName(m.role);
+  }
+  EXPECT_EQ(d.bundles.type, WeightType::kQ4);
+  source.SetType("blk.1.ffn_gate.weight", SourceType::kQ5_0);
+  EXPECT_EQ(PlanRepack(source, {}).bundles.type, WeightType::kQ8);
+}
+
+TEST_F(RepackTest, TensorsWiderThanTheBundlesAreNamed) {
+  MemorySource source(SourceType::kQ4_K);
+  EXPECT_TRUE(NarrowedTensors(source, PlanRepack(source, {})).empty());
+  source.SetType("blk.1.ffn_down.weight", SourceType::kQ6_K);
+  const std::vector<std::string> notes = NarrowedTensors(source, PlanRepack(source, {}));
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_EQ(notes[0], "ffn_down of 1 of 2 layers is Q6_K, wider than the q4 of the bundles");
+  RepackOptions q8;
+  q8.type = WeightType::kQ8;
+  EXPECT_TRUE(NarrowedTensors(source, PlanRepack(source, q8)).empty());
+}
+
 // The root-mean-square of (packed - exact) over that of exact, over all down columns.
 double DownError(const MemorySource& source, const RepackedFile& out) {
   double error = 0, norm = 0;

@@ -47,13 +47,21 @@ std::string ReadAll(const std::string& path) {
 class SynthTest : public ::testing::Test {
  protected:
   // Plans and writes a model; `plan_` and `path_` are its.
-  void Write(const SynthOptions& options, const SynthWriteOptions& write = {}) {
+  void Write(const SynthOptions& options, SynthWriteOptions write = {}) {
+    uint64_t done = 0, total = 0;
+    write.progress = [&](uint64_t d, uint64_t t) {
+      EXPECT_GT(d, done);
+      done = d;
+      total = t;
+    };
     auto plan = SynthPlan::Make(options);
     ASSERT_TRUE(plan.ok()) << plan.status();
     plan_ = std::make_unique<SynthPlan>(*std::move(plan));
     const auto bytes = WriteSynthModel(*plan_, path_, write);
     ASSERT_TRUE(bytes.ok()) << bytes.status();
     EXPECT_EQ(*bytes, std::filesystem::file_size(path_));
+    EXPECT_EQ(done, total);
+    EXPECT_GT(done, 0u);
   }
 
   SynthMeasurement Measure(uint32_t n_tokens) {
@@ -277,6 +285,10 @@ TEST(SynthPlanTest, NamesTheOptionThatIsOutOfRange) {
     options.persistence = bad;
     EXPECT_THAT(Refusal(options), HasSubstr("--persistence"));
   }
+  SynthOptions even = TinyOptions();  // all neurons alike, and none below kColdShare
+  even.active = 0.5;
+  even.zipf = 0.0;
+  EXPECT_THAT(Refusal(even), testing::Not(HasSubstr("nan")));
   SynthOptions options = TinyOptions();
   options.groups = 1000000;
   EXPECT_THAT(Refusal(options), HasSubstr("--groups"));

@@ -42,7 +42,7 @@ inline TokenizerData SmallSentencePiece(bool byte_fallback = true) {
   data.bos = AddToken(data, "<s>", TokenType::kControl);
   data.eos = AddToken(data, "</s>", TokenType::kControl);
   data.add_bos = true;
-  data.add_space_prefix = true;
+  data.space_prefix = SpacePrefix::kEachPart;
   for (int b = 0; byte_fallback && b < 256; ++b) AddToken(data, ByteToken(b), TokenType::kByte);
   const std::string mark = "\xE2\x96\x81";
   // In the order of their scores.
@@ -54,7 +54,7 @@ inline TokenizerData SmallSentencePiece(bool byte_fallback = true) {
                                     std::string("o"), std::string("é")}) {
     AddToken(data, letter, TokenType::kNormal, score--);
   }
-  data.eot = AddToken(data, "<|end|>", TokenType::kControl);
+  data.end_ids = {AddToken(data, "<|end|>", TokenType::kControl)};
   AddToken(data, "[INST]", TokenType::kUserDefined);
   AddToken(data, "[INST] now", TokenType::kUserDefined);
   return data;

@@ -49,14 +49,14 @@ TEST(SentencePieceTest, MergesByScoreAndPutsASpaceInFront) {
 
 TEST(SentencePieceTest, MergesTheLeftmostOfEqualPairsFirst) {
   TokenizerData data = SmallSentencePiece();
-  data.add_space_prefix = false;
+  data.space_prefix = SpacePrefix::kNone;
   EXPECT_THAT(EncodedAs(data, "lll"), ElementsAre("ll", "l"));
   EXPECT_THAT(EncodedAs(data, "llll"), ElementsAre("ll", "ll"));
 }
 
 TEST(SentencePieceTest, PrefersTheHigherScoreToTheEarlierPosition) {
   TokenizerData data = SmallSentencePiece();
-  data.add_space_prefix = false;
+  data.space_prefix = SpacePrefix::kNone;
   // "ll" has a higher score than "lo", and "lo" comes later anyway.
   EXPECT_THAT(EncodedAs(data, "llo"), ElementsAre("ll", "o"));
   data.scores[IdOf(data, "lo")] = 5.0f;
@@ -96,9 +96,37 @@ TEST(SentencePieceTest, TakesTheSpaceMarkForASpace) {
 
 TEST(SentencePieceTest, MergesAcrossSpacesWhereTheVocabularyDoes) {
   TokenizerData data = SmallSentencePiece();
-  data.add_space_prefix = false;
+  data.space_prefix = SpacePrefix::kNone;
   AddToken(data, "o\xE2\x96\x81", TokenType::kNormal, 9.0f);
   EXPECT_THAT(EncodedAs(data, "hello hello"), ElementsAre("hell", "o_", "hello"));
+}
+
+TEST(SentencePieceTest, PutsASpaceBeforeThePartsThatTheVocabularyAsksFor) {
+  TokenizerData data = SmallSentencePiece();
+  const EncodeOptions parse = {.add_special = false, .parse_special = true};
+  const auto encoded = [&](SpacePrefix prefix, std::string_view text) {
+    data.space_prefix = prefix;
+    return EncodedAs(data, text, parse);
+  };
+  const char* text = "hello[INST]hello</s>hello";
+  EXPECT_THAT(encoded(SpacePrefix::kNone, text),
+              ElementsAre("hello", "[INST]", "hello", "</s>", "hello"));
+  EXPECT_THAT(encoded(SpacePrefix::kEachPart, text),
+              ElementsAre("_hello", "[INST]", "_hello", "</s>", "_hello"));
+  EXPECT_THAT(encoded(SpacePrefix::kEachPartUnlessSpace, text),
+              ElementsAre("_hello", "[INST]", "_hello", "</s>", "_hello"));
+  EXPECT_THAT(encoded(SpacePrefix::kFirstPartUnlessSpace, text),
+              ElementsAre("_hello", "[INST]", "hello", "</s>", "hello"));
+  EXPECT_THAT(encoded(SpacePrefix::kFirstPartUnlessSpace, "[INST]hello"),
+              ElementsAre("[INST]", "hello"));
+  for (const char* spaced : {" hello[INST] hello", "\xE2\x96\x81hello[INST]\xE2\x96\x81hello"}) {
+    EXPECT_THAT(encoded(SpacePrefix::kEachPart, spaced),
+                ElementsAre("_", "_hello", "[INST]", "_", "_hello"));
+    EXPECT_THAT(encoded(SpacePrefix::kEachPartUnlessSpace, spaced),
+                ElementsAre("_hello", "[INST]", "_hello"));
+    EXPECT_THAT(encoded(SpacePrefix::kFirstPartUnlessSpace, spaced),
+                ElementsAre("_hello", "[INST]", "_hello"));
+  }
 }
 
 TEST(SentencePieceTest, AddsBosAndEosAsTheVocabularyAsks) {
@@ -122,8 +150,8 @@ TEST(SpecialTokenTest, AreMatchedInTextOnlyWhenAsked) {
 
 TEST(SpecialTokenTest, UserDefinedTokensAreAlwaysMatchedAndTheLongestWins) {
   const TokenizerData data = SmallSentencePiece();
-  EXPECT_THAT(EncodedAs(data, "hello[INST]hello"), ElementsAre("_hello", "[INST]", "hello"));
-  EXPECT_THAT(EncodedAs(data, "[INST] now[INST] no"),
+  EXPECT_THAT(EncodedAs(data, "hello[INST]hello"), ElementsAre("_hello", "[INST]", "_hello"));
+  EXPECT_THAT(EncodedAs(data, "[INST] now[INST]no"),
               ElementsAre("[INST] now", "[INST]", "_", "<0x6E>", "o"));
   const TokenizerData bpe = SmallByteBpe();
   EXPECT_THAT(EncodedAs(bpe, "hello<tool>hello"), ElementsAre("hello", "<tool>", "hello"));
@@ -146,11 +174,11 @@ TEST(SpecialTokenTest, ControlTokensPrintNothing) {
   EXPECT_EQ(tokenizer->TokenPiece(static_cast<int32_t>(data.tokens.size())), "");
 }
 
-TEST(SpecialTokenTest, EosEndOfTurnAndListedIdsEndGeneration) {
+TEST(SpecialTokenTest, EosAndListedIdsEndGeneration) {
   TokenizerData data = SmallSentencePiece();
   data.end_ids = {5};
   const auto tokenizer = Make(data);
-  for (const int32_t id : {data.eos, data.eot, 5}) EXPECT_TRUE(tokenizer->IsEndOfGeneration(id));
+  for (const int32_t id : {data.eos, 5}) EXPECT_TRUE(tokenizer->IsEndOfGeneration(id));
   for (const int32_t id : {data.bos, 6, kNoToken}) EXPECT_FALSE(tokenizer->IsEndOfGeneration(id));
 }
 
@@ -197,9 +225,9 @@ TEST(ByteBpeTest, RefusesAMergeOfWhatIsNotAToken) {
 
 TEST(TokenizerTest, GivesTheLowestIdOfEqualTokens) {
   TokenizerData sp = SmallSentencePiece();
+  sp.space_prefix = SpacePrefix::kNone;
   AddToken(sp, "hello", TokenType::kNormal, 100.0f);
-  const auto tokenizer = Make(sp);
-  EXPECT_EQ(tokenizer->Encode("[INST]hello", kPlain)[1], IdOf(sp, "hello"));
+  EXPECT_THAT(Make(sp)->Encode("hello", kPlain), ElementsAre(IdOf(sp, "hello")));
   TokenizerData bpe = SmallByteBpe();
   AddToken(bpe, "hello");
   AddToken(bpe, "<tool>", TokenType::kUserDefined);

@@ -52,8 +52,9 @@ inline std::string SentencePieceModel(const TokenizerData& data) {
   };
   model += BytesField(2, absl::StrCat(VarintField(3, 2), id_field(40, data.unk),
                                       id_field(41, data.bos), id_field(42, data.eos)));
-  model += BytesField(3, absl::StrCat(BytesField(1, "identity"),
-                                      VarintField(3, data.add_space_prefix), VarintField(4, 0)));
+  model += BytesField(
+      3, absl::StrCat(BytesField(1, "identity"),
+                      VarintField(3, data.space_prefix != SpacePrefix::kNone), VarintField(4, 0)));
   return model;
 }
 

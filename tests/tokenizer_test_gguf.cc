@@ -66,8 +66,8 @@ TEST(GgufTokenizerTest, FillsInWhatSentencePieceFilesLeaveOut) {
   EXPECT_EQ(imported->data.unk, 0);
   EXPECT_TRUE(imported->data.add_bos);
   EXPECT_FALSE(imported->data.add_eos);
-  EXPECT_TRUE(imported->data.add_space_prefix);
-  EXPECT_EQ(imported->data.eot, data.eot);  // known by its text
+  EXPECT_EQ(imported->data.space_prefix, SpacePrefix::kEachPart);
+  EXPECT_THAT(imported->data.end_ids, ElementsAre(IdOf(data, "<|end|>")));  // known by its text
   EXPECT_THAT(imported->warnings, IsEmpty());
 }
 
@@ -79,17 +79,66 @@ TEST(GgufTokenizerTest, FollowsWhatTheFileSays) {
     w.AddInt32("tokenizer.ggml.eos_token_id", 6);
     w.AddUint32("tokenizer.ggml.unknown_token_id", 0xFFFFFFFF);
     w.AddUint32("tokenizer.ggml.eot_token_id", 7);
+    w.AddUint32("tokenizer.ggml.eom_token_id", 8);
     w.AddBool("tokenizer.ggml.add_bos_token", false);
     w.AddBool("tokenizer.ggml.add_eos_token", true);
     w.AddBool("tokenizer.ggml.add_space_prefix", false);
   });
   ASSERT_TRUE(imported.ok()) << imported.status();
   const TokenizerData& read = imported->data;
-  EXPECT_EQ(std::vector({read.bos, read.eos, read.unk, read.eot}),
-            (std::vector<int32_t>{5, 6, kNoToken, 7}));
-  EXPECT_EQ(std::vector({read.add_bos, read.add_eos, read.add_space_prefix}),
-            (std::vector<bool>{false, true, false}));
-  EXPECT_THAT(read.end_ids, ElementsAre(data.eot));
+  EXPECT_EQ(std::vector({read.bos, read.eos, read.unk}), (std::vector<int32_t>{5, 6, kNoToken}));
+  EXPECT_EQ(std::vector({read.add_bos, read.add_eos}), (std::vector<bool>{false, true}));
+  EXPECT_EQ(read.space_prefix, SpacePrefix::kNone);
+  EXPECT_THAT(read.end_ids, ElementsAre(7, 8, IdOf(data, "<|end|>")));
+}
+
+TEST(GgufTokenizerTest, KnownEndTextsCountWhateverTheirTypeAndOnlyOnce) {
+  for (const TokenType type : {TokenType::kControl, TokenType::kUserDefined, TokenType::kNormal}) {
+    TokenizerData data = SmallSentencePiece();
+    const int32_t end = AddToken(data, "<|im_end|>", type);
+    const auto imported = Import([&](GgufWriter& w) {
+      AddSentencePiece(data, w);
+      w.AddUint32("tokenizer.ggml.eot_token_id", static_cast<uint32_t>(end));
+    });
+    ASSERT_TRUE(imported.ok()) << imported.status();
+    EXPECT_THAT(imported->data.end_ids, ElementsAre(end, IdOf(data, "<|end|>")));
+    EXPECT_EQ(imported->data.types[end], type);
+  }
+}
+
+TEST(GgufTokenizerTest, SaysThatNothingEndsGeneration) {
+  TokenizerData data = SmallSentencePiece();
+  data.tokens[IdOf(data, "<|end|>")] = "<|other|>";
+  const auto imported = Import([&](GgufWriter& w) {
+    AddSentencePiece(data, w);
+    w.AddUint32("tokenizer.ggml.eos_token_id", 0xFFFFFFFF);
+  });
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_THAT(imported->warnings, ElementsAre(HasSubstr("ends generation")));
+}
+
+TEST(GgufTokenizerTest, LeavesOutMergesThatAreNotBetweenTokensAndCountsThem) {
+  TokenizerData data = SmallByteBpe();
+  const std::vector<std::string> good = data.merges;
+  data.merges.insert(data.merges.begin(), "x y");       // "xy" is no token
+  data.merges.insert(data.merges.begin() + 3, "zz h");  // nor is "zz"
+  data.merges.push_back("o nothing");
+  const auto imported = Import([&](GgufWriter& w) {
+    AddByteBpe(data, w);
+    w.AddString("tokenizer.ggml.pre", "gpt-2");
+  });
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->data.merges, good);
+  EXPECT_THAT(imported->warnings, ElementsAre(HasSubstr("3 of 11 merges")));
+}
+
+TEST(GgufTokenizerTest, TakesTheUndefinedTypeForAnOrdinaryToken) {
+  TokenizerData data = SmallSentencePiece();
+  const int32_t id = IdOf(data, "hello");
+  data.types[id] = static_cast<TokenType>(0);
+  const auto imported = Import([&](GgufWriter& w) { AddSentencePiece(data, w); });
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_EQ(imported->data.types[id], TokenType::kNormal);
 }
 
 TEST(GgufTokenizerTest, KnowsThePreTokenizersByName) {
@@ -113,7 +162,7 @@ TEST(GgufTokenizerTest, KnowsThePreTokenizersByName) {
     EXPECT_EQ(imported->data.pre, pre) << name;
     EXPECT_EQ(imported->data.ignore_merges, pre == PreTokenizer::kLlamaBpe);
     EXPECT_EQ(imported->data.add_bos, pre == PreTokenizer::kLlamaBpe);
-    EXPECT_FALSE(imported->data.add_space_prefix);
+    EXPECT_EQ(imported->data.space_prefix, SpacePrefix::kNone);
     EXPECT_EQ(imported->data.bos, kNoToken);
     EXPECT_THAT(imported->warnings, IsEmpty());
   }
@@ -164,7 +213,7 @@ TEST(GgufTokenizerTest, RefusesWhatIsMalformedAndNamesTheFile) {
          w.AddStringArray("tokenizer.ggml.tokens", std::vector<std::string>{"a"});
        }},
       {"token_type has", with([](auto& d) { d.types.pop_back(); })},
-      {"type 0", with([](auto& d) { d.types[3] = static_cast<TokenType>(0); })},
+      {"type 255", with([](auto& d) { d.types[3] = static_cast<TokenType>(255); })},
       {"type 7", with([](auto& d) { d.types[3] = static_cast<TokenType>(7); })},
       {"scores", with([](auto& d) { d.scores.pop_back(); })},
       {"<0xZZ>", with([](auto& d) { d.tokens[3] = "<0xZZ>"; })},

@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "layout/byte_io.h"
@@ -25,18 +26,23 @@ void ExpectEqual(const TokenizerData& a, const TokenizerData& b) {
   EXPECT_EQ(a.types, b.types);
   EXPECT_EQ(a.merges, b.merges);
   EXPECT_EQ(a.end_ids, b.end_ids);
-  EXPECT_EQ(std::vector({a.bos, a.eos, a.eot, a.unk}), std::vector({b.bos, b.eos, b.eot, b.unk}));
-  EXPECT_EQ(std::vector({a.add_bos, a.add_eos, a.add_space_prefix, a.ignore_merges}),
-            std::vector({b.add_bos, b.add_eos, b.add_space_prefix, b.ignore_merges}));
+  EXPECT_EQ(std::vector({a.bos, a.eos, a.unk}), std::vector({b.bos, b.eos, b.unk}));
+  EXPECT_EQ(std::vector({a.add_bos, a.add_eos, a.ignore_merges}),
+            std::vector({b.add_bos, b.add_eos, b.ignore_merges}));
+  EXPECT_EQ(a.space_prefix, b.space_prefix);
 }
 
 std::vector<TokenizerData> SmallVocabularies() {
   TokenizerData sp = SmallSentencePiece();
   sp.add_eos = true;
+  TokenizerData first = sp;
+  first.space_prefix = SpacePrefix::kFirstPartUnlessSpace;
+  TokenizerData each = sp;
+  each.space_prefix = SpacePrefix::kEachPartUnlessSpace;
   TokenizerData bpe = SmallByteBpe();
   bpe.ignore_merges = true;
   bpe.end_ids = {3, 7};
-  return {sp, bpe};
+  return {sp, first, each, bpe};
 }
 
 TEST(TokenizerRecordTest, ReadsBackWhatWasWritten) {
@@ -88,6 +94,52 @@ TEST(TokenizerRecordTest, RefusesNewerVersionsAndUnknownEnumerators) {
   EXPECT_EQ(status_with(0, 2), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status_with(4, 2), absl::StatusCode::kDataLoss);
   EXPECT_EQ(status_with(5, 7), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(status_with(8, 4), absl::StatusCode::kDataLoss);  // the space prefix
+}
+
+// Offsets in a record: bos at 10, eos at 14, end of turn at 18, unk at 22, the count of end ids at
+// 26.
+TEST(TokenizerRecordTest, AnEndOfTurnOfFormat10BecomesAnEndId) {
+  TokenizerData data = SmallByteBpe();
+  data.end_ids = {3};
+  ByteWriter out;
+  WriteTokenizer(data, out);
+  std::vector<std::byte> bytes = out.bytes();
+  const std::pair<int32_t, std::vector<int32_t>> cases[] = {
+      {9, {3, 9}}, {3, {3}}, {data.eos, {3}}, {kNoToken, {3}}};
+  for (const auto& [end_of_turn, expected] : cases) {
+    StoreLe(bytes.data() + 18, end_of_turn);
+    ByteReader in(bytes);
+    const auto read = ReadTokenizer(in);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->end_ids, expected);
+  }
+}
+
+TEST(TokenizerRecordTest, RefusesAnotherNumberOfTokensThanTheModelHas) {
+  const TokenizerData data = SmallByteBpe();
+  ByteWriter out;
+  WriteTokenizer(data, out);
+  for (const size_t vocab_size : {data.tokens.size() - 1, data.tokens.size() + 1}) {
+    ByteReader in(out.bytes());
+    EXPECT_EQ(ReadTokenizer(in, vocab_size).status().code(), absl::StatusCode::kDataLoss);
+  }
+  ByteReader in(out.bytes());
+  EXPECT_TRUE(ReadTokenizer(in, data.tokens.size()).ok());
+}
+
+TEST(TokenizerRecordTest, RefusesMoreMergesThanTokensCanHave) {
+  TokenizerData data = SmallByteBpe();
+  data.merges.assign(kMaxMergesPerToken * data.tokens.size(), "a b");
+  EXPECT_TRUE(ValidateTokenizer(data).ok());
+  data.merges.push_back("a b");
+  EXPECT_EQ(ValidateTokenizer(data).code(), absl::StatusCode::kInvalidArgument);
+  ByteWriter out;
+  WriteTokenizer(data, out);
+  ByteReader in(out.bytes());
+  const absl::Status status = ReadTokenizer(in).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("merges"));
 }
 
 TEST(TokenizerDataTest, ParsesByteTokensAndNothingElse) {
@@ -111,7 +163,6 @@ TEST(TokenizerDataTest, NamesWhatIsWrong) {
       {"merges", [](auto& d) { d.merges.push_back("a b"); }},
       {"BOS token has id", [](auto& d) { d.bos = static_cast<int32_t>(d.tokens.size()); }},
       {"EOS token has id -2", [](auto& d) { d.eos = -2; }},
-      {"end-of-turn token has id", [](auto& d) { d.eot = 1 << 30; }},
       {"unknown token has id", [](auto& d) { d.unk = -7; }},
       {"end-of-generation token has id -1",
        [](auto& d) {
@@ -135,6 +186,33 @@ TEST(TokenizerDataTest, NamesWhatIsWrong) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.message;
     EXPECT_THAT(std::string(status.message()), HasSubstr(c.message));
   }
+}
+
+TEST(TokenizerDataTest, EndIdsAreAddedOnceAndInBounds) {
+  TokenizerData data = SmallSentencePiece();
+  data.end_ids.clear();
+  for (const int32_t id : {kNoToken, data.eos, 5, 6, 5}) AddEndId(data, id);
+  EXPECT_EQ(data.end_ids, (std::vector<int32_t>{5, 6}));
+  for (int32_t id = 0; id < 200; ++id) AddEndId(data, id);
+  EXPECT_EQ(data.end_ids.size(), kMaxEndIds);
+  EXPECT_TRUE(ValidateTokenizer(data).ok());
+}
+
+TEST(TokenizerDataTest, MergesResolveToOrdinaryTokensFirstThenToTheLowestId) {
+  TokenizerData data = SmallByteBpe();
+  data.merges = {"o h", "o n", "z z"};
+  const int32_t control = AddToken(data, "oh", TokenType::kControl);
+  std::vector<MergeIds> ids = ResolveMerges(data);
+  EXPECT_TRUE(ids[0].resolved());
+  EXPECT_EQ(ids[0].result, control) << "as llama.cpp has it";
+  EXPECT_EQ(ids[0].left, 'o');
+  EXPECT_FALSE(ids[1].resolved());
+  EXPECT_EQ(ids[1].result, kNoToken);
+  EXPECT_FALSE(ids[2].resolved());
+  const int32_t ordinary = AddToken(data, "oh");
+  AddToken(data, "oh");
+  ids = ResolveMerges(data);
+  EXPECT_EQ(ids[0].result, ordinary);
 }
 
 TEST(TokenizerDataTest, RefusesMergesThatAreNotTwoParts) {

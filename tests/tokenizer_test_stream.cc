@@ -77,6 +77,7 @@ TEST(TextStreamTest, DropsTheSpacePrefixOnlyWhereATextBegins) {
 
 TEST(TextStreamTest, KeepsASpaceThatAUserDefinedTokenBeginsWith) {
   TokenizerData data = SmallSentencePiece();
+  data.space_prefix = SpacePrefix::kFirstPartUnlessSpace;
   const int32_t id = AddToken(data, " user", TokenType::kUserDefined);
   const auto tokenizer = Make(data);
   const std::vector<int32_t> ids = tokenizer->Encode(" userhello", {.add_special = false});

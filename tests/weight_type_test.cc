@@ -1,9 +1,11 @@
 #include "layout/weight_type.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -128,6 +130,52 @@ TEST(WeightTypeTest, PackingADecodedQ4RowLosesNothing) {
     const std::vector<float> row =
         Decode(WeightType::kQ4, Encode(WeightType::kQ4, NormalRow(n, 7)), n);
     EXPECT_EQ(Decode(WeightType::kQ4, Encode(WeightType::kQ4, row), n), row) << n;
+  }
+}
+
+// Rows as another program quantised them: any quants in low..high, scales of either sign from
+// subnormal to the largest half.
+std::vector<float> QuantisedRow(size_t n, int low, int high, std::mt19937& rng) {
+  std::vector<float> row(n);
+  std::uniform_int_distribution<int> quant(low, high);
+  for (size_t b = 0; b < n; b += kQuantBlock) {
+    const auto half = static_cast<uint16_t>((rng() & 0x8000) | rng() % 0x7bff);
+    for (size_t i = b; i < b + kQuantBlock; ++i) {
+      row[i] = HalfToFloat(half) * static_cast<float>(quant(rng));
+    }
+  }
+  return row;
+}
+
+// Where an importance matrix chooses the scales, the extreme of a block need not be -8 (q4) or 127
+// (q8) steps.
+TEST(WeightTypeTest, PackingARowOfAnyQuantsLosesNothing) {
+  constexpr size_t kRow = 32 * 64;
+  std::mt19937 rng(5);
+  for (int low = -8; low <= 0; ++low) {
+    for (int high = std::max(low, 0); high <= 7; ++high) {
+      const std::vector<float> row = QuantisedRow(kRow, low, high, rng);
+      EXPECT_EQ(Decode(WeightType::kQ4, Encode(WeightType::kQ4, row), kRow), row)
+          << low << ".." << high;
+    }
+  }
+  for (const auto& [low, high] : {std::pair(-127, 127), std::pair(-127, 0), std::pair(0, 126),
+                                  std::pair(-100, 90), std::pair(-3, 64), std::pair(-1, 1)}) {
+    const std::vector<float> row = QuantisedRow(kRow, low, high, rng);
+    EXPECT_EQ(Decode(WeightType::kQ8, Encode(WeightType::kQ8, row), kRow), row)
+        << low << ".." << high;
+  }
+}
+
+TEST(WeightTypeTest, QuantsThatShareAFactorLoseNothing) {
+  // 2047 steps of 2^-11 need all digits of a half; times 3, 5 or 7 they need more.
+  const float scale = 2047.0f * 0x1p-11f;
+  for (const int factor : {2, 3, 5, 6, 7}) {
+    std::vector<float> row(kQuantBlock);
+    row[0] = scale * static_cast<float>(factor);
+    row[9] = -row[0];
+    EXPECT_EQ(Decode(WeightType::kQ4, Encode(WeightType::kQ4, row), kQuantBlock), row) << factor;
+    EXPECT_EQ(Decode(WeightType::kQ8, Encode(WeightType::kQ8, row), kQuantBlock), row) << factor;
   }
 }
 

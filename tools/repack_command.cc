@@ -69,6 +69,9 @@ int RunRepack(const RepackFlags& flags) {
   }
   const Directory planned = PlanRepack(**source, options);
   PrintDirectory((*source)->config(), planned);
+  for (const std::string& note : NarrowedTensors(**source, planned)) {
+    absl::FPrintF(stderr, "sluice: %s (--type chooses another)\n", note);
+  }
   if (flags.dry_run) {
     absl::FPrintF(stderr, "%s would take about %s\n", flags.out,
                   FormatBytes(DirectoryEnd(planned)));

@@ -3,10 +3,8 @@
 
 #include <array>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "io/status.h"
+#include "layout/printable.h"
 #include "runtime/tokenizer/pre_tokenizer.h"
 #include "runtime/tokenizer/symbol_merger.h"
 #include "runtime/tokenizer/text_encoder.h"
@@ -78,38 +76,6 @@ class ByteBpeEncoder : public TextEncoder {
   std::array<int32_t, 256> byte_ids_;
 };
 
-bool MayMerge(TokenType type) {
-  return type == TokenType::kNormal || type == TokenType::kUserDefined ||
-         type == TokenType::kUnused;
-}
-
-absl::StatusOr<std::vector<MergeTable::Merge>> ResolveMerges(const TokenizerData& data) {
-  absl::flat_hash_map<absl::string_view, int32_t> ids;
-  ids.reserve(data.tokens.size());
-  for (size_t id = 0; id < data.tokens.size(); ++id) {
-    if (MayMerge(data.types[id])) ids.emplace(data.tokens[id], static_cast<int32_t>(id));
-  }
-  const auto find = [&ids](absl::string_view token) {
-    const auto it = ids.find(token);
-    return it == ids.end() ? kNoToken : it->second;
-  };
-
-  std::vector<MergeTable::Merge> merges;
-  merges.reserve(data.merges.size());
-  for (size_t rank = 0; rank < data.merges.size(); ++rank) {
-    const absl::string_view merge = data.merges[rank];
-    const absl::string_view left = merge.substr(0, merge.find(' '));
-    const absl::string_view right = merge.substr(left.size() + 1);
-    const MergeTable::Merge ids_of = {find(left), find(right), find(absl::StrCat(left, right))};
-    if (ids_of.left == kNoToken || ids_of.right == kNoToken || ids_of.result == kNoToken) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "merge %d, \"%s\", has a part or a result that is not a token", rank, merge));
-    }
-    merges.push_back(ids_of);
-  }
-  return merges;
-}
-
 }  // namespace
 
 std::string DecodeByteAlphabet(std::string_view token) {
@@ -129,7 +95,12 @@ std::string DecodeByteAlphabet(std::string_view token) {
 
 absl::StatusOr<std::unique_ptr<TextEncoder>> MakeByteBpeEncoder(const TokenizerData& data,
                                                                 const TokenTable& table) {
-  SLUICE_ASSIGN_OR_RETURN(std::vector<MergeTable::Merge> merges, ResolveMerges(data));
+  std::vector<MergeIds> merges = ResolveMerges(data);
+  for (size_t rank = 0; rank < merges.size(); ++rank) {
+    if (merges[rank].resolved()) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "merge %d, \"%s\", has a part or a result that is not a token", rank, data.merges[rank]));
+  }
   return std::make_unique<ByteBpeEncoder>(data, table, MergeTable(std::move(merges)));
 }
 

@@ -14,8 +14,6 @@
 namespace sluice {
 namespace {
 
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
-
 // Scores as integers that order the other way round: the highest score has rank 0, equal scores
 // have equal ranks.
 std::vector<int32_t> RanksOf(const std::vector<float>& scores) {

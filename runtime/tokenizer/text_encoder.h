@@ -42,6 +42,8 @@ absl::StatusOr<std::unique_ptr<TextEncoder>> MakeByteBpeEncoder(const TokenizerD
 // tokens stay as they are.
 std::string TokenBytes(TokenizerKind kind, TokenType type, const std::string& token);
 
+constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
+
 // Used by TokenBytes.
 std::string ReplaceSpaceMarks(std::string_view text);  // U+2581 becomes a space
 std::string DecodeByteAlphabet(std::string_view token);

@@ -58,10 +58,10 @@ size_t TokenTable::memory_bytes() const {
   return bytes_.capacity() + offsets_.capacity() * sizeof(uint32_t) + index_.memory_bytes();
 }
 
-MergeTable::MergeTable(std::vector<Merge> merges) : merges_(std::move(merges)) {
+MergeTable::MergeTable(std::vector<MergeIds> merges) : merges_(std::move(merges)) {
   index_.Reset(merges_.size());
   for (size_t rank = 0; rank < merges_.size(); ++rank) {
-    const Merge& m = merges_[rank];
+    const MergeIds& m = merges_[rank];
     if (FindRank(m.left, m.right) >= 0) continue;
     index_.Insert(HashOf(m.left, m.right), static_cast<int32_t>(rank));
   }
@@ -74,7 +74,7 @@ int32_t MergeTable::FindRank(int32_t left, int32_t right) const {
 }
 
 size_t MergeTable::memory_bytes() const {
-  return merges_.capacity() * sizeof(Merge) + index_.memory_bytes();
+  return merges_.capacity() * sizeof(MergeIds) + index_.memory_bytes();
 }
 
 }  // namespace sluice

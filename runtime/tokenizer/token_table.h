@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "layout/tokenizer_data.h"
+
 namespace sluice {
 
 // An open-addressing hash set of indices; what an index stands for is known to the caller alone.
@@ -66,12 +68,8 @@ class TokenTable {
 // The merges of byte-level BPE: what two neighbouring tokens become, and how early.
 class MergeTable {
  public:
-  struct Merge {
-    int32_t left, right, result;
-  };
-
-  // In rank order; a pair that is there already keeps its first rank.
-  explicit MergeTable(std::vector<Merge> merges);
+  // In rank order, all resolved; a pair that is there already keeps its first rank.
+  explicit MergeTable(std::vector<MergeIds> merges);
 
   // The rank of the merge of these two tokens; -1 if there is none.
   int32_t FindRank(int32_t left, int32_t right) const;
@@ -80,7 +78,7 @@ class MergeTable {
   size_t memory_bytes() const;
 
  private:
-  std::vector<Merge> merges_;
+  std::vector<MergeIds> merges_;
   IndexSet index_;
 };
 

@@ -68,10 +68,9 @@ Tokenizer::Tokenizer(const TokenizerData& data)
       eos_(data.eos),
       add_bos_(data.add_bos && data.bos != kNoToken),
       add_eos_(data.add_eos && data.eos != kNoToken),
-      space_prefix_(data.kind == TokenizerKind::kSentencePiece && data.add_space_prefix) {
-  for (const int32_t id : {data.eos, data.eot}) {
-    if (id != kNoToken) end_ids_.push_back(id);
-  }
+      space_prefix_(data.kind == TokenizerKind::kSentencePiece ? data.space_prefix
+                                                               : SpacePrefix::kNone) {
+  if (data.eos != kNoToken) end_ids_.push_back(data.eos);
 }
 
 bool Tokenizer::HasType(int32_t id, TokenType type) const {
@@ -82,17 +81,30 @@ std::vector<int32_t> Tokenizer::Encode(std::string_view text, const EncodeOption
   std::vector<int32_t> ids;
   if (options.add_special && add_bos_) ids.push_back(bos_);
   const SpecialMatcher& matcher = options.parse_special ? special_ : user_defined_;
-  bool space_prefix = space_prefix_;
   for (size_t pos = 0; pos < text.size();) {
     const SpecialMatcher::Found found = matcher.FindNext(text, pos);
-    if (found.begin > pos) EncodeText(text.substr(pos, found.begin - pos), space_prefix, ids);
+    const std::string_view part = text.substr(pos, found.begin - pos);
+    if (!part.empty()) EncodeText(part, NeedsSpacePrefix(part, /*first=*/pos == 0), ids);
     if (found.id != kNoToken) ids.push_back(found.id);
-    space_prefix =
-        space_prefix_ && found.id != kNoToken && !HasType(found.id, TokenType::kUserDefined);
     pos = found.begin + found.length;
   }
   if (options.add_special && add_eos_) ids.push_back(eos_);
   return ids;
+}
+
+bool Tokenizer::NeedsSpacePrefix(std::string_view part, bool first) const {
+  const bool has_space = part.starts_with(' ') || part.starts_with(kSpaceMark);
+  switch (space_prefix_) {
+    case SpacePrefix::kNone:
+      break;
+    case SpacePrefix::kEachPart:
+      return true;
+    case SpacePrefix::kFirstPartUnlessSpace:
+      return first && !has_space;
+    case SpacePrefix::kEachPartUnlessSpace:
+      return !has_space;
+  }
+  return false;
 }
 
 void Tokenizer::EncodeText(std::string_view text, bool space_prefix,
@@ -112,7 +124,8 @@ std::string_view Tokenizer::TokenPiece(int32_t id) const {
 }
 
 bool Tokenizer::HasSpacePrefix(int32_t id) const {
-  return space_prefix_ && !HasType(id, TokenType::kUserDefined) && TokenPiece(id).starts_with(' ');
+  return space_prefix_ != SpacePrefix::kNone && !HasType(id, TokenType::kUserDefined) &&
+         TokenPiece(id).starts_with(' ');
 }
 
 std::string Tokenizer::Decode(std::span<const int32_t> ids) const {

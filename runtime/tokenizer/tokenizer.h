@@ -37,8 +37,8 @@ class Tokenizer {
   Tokenizer& operator=(const Tokenizer&) = delete;
 
   // User-defined tokens, and with parse_special control tokens, are taken out of the text first:
-  // the leftmost, of those the longest. With a space prefix, SentencePiece puts a space in front of
-  // the text and of what follows a control token.
+  // the leftmost, of those the longest. SpacePrefix says before which of the parts between them
+  // SentencePiece puts a space.
   std::vector<int32_t> Encode(std::string_view text, const EncodeOptions& options = {}) const;
 
   // The bytes that a token adds to the text, which need not be whole characters. Empty for control
@@ -65,6 +65,8 @@ class Tokenizer {
   explicit Tokenizer(const TokenizerData& data);
 
   bool HasType(int32_t id, TokenType type) const;
+  // Whether a space goes in front of `part`, what lies between special tokens of a text.
+  bool NeedsSpacePrefix(std::string_view part, bool first) const;
   void EncodeText(std::string_view text, bool space_prefix, std::vector<int32_t>& ids) const;
 
   TokenTable table_;
@@ -77,7 +79,7 @@ class Tokenizer {
   int32_t eos_;
   bool add_bos_;
   bool add_eos_;
-  bool space_prefix_;
+  SpacePrefix space_prefix_;
 };
 
 }  // namespace sluice

@@ -74,9 +74,21 @@ void CheckRoundTrip(const Tokenizer& tokenizer, std::string_view text, std::stri
   CheckStream(tokenizer, tokenizer.Encode(text, {.parse_special = true}));
 }
 
+std::unique_ptr<Tokenizer> MakeSentencePiece(SpacePrefix prefix) {
+  TokenizerData data = SmallSentencePiece();
+  data.space_prefix = prefix;
+  return Make(data);
+}
+
 void FuzzSentencePiece(std::string_view text) {
-  static const auto tokenizer = Make(SmallSentencePiece());
-  CheckRoundTrip(*tokenizer, text, ReplaceSpaceMarks(text));
+  static const auto plain = MakeSentencePiece(SpacePrefix::kNone);
+  CheckRoundTrip(*plain, text, ReplaceSpaceMarks(text));
+  // What is put between the parts of a text stays there, so these do not give it back.
+  static const std::unique_ptr<Tokenizer> prefixing[] = {
+      MakeSentencePiece(SpacePrefix::kEachPart),
+      MakeSentencePiece(SpacePrefix::kFirstPartUnlessSpace),
+      MakeSentencePiece(SpacePrefix::kEachPartUnlessSpace)};
+  for (const auto& tokenizer : prefixing) CheckStream(*tokenizer, tokenizer->Encode(text));
 }
 
 void FuzzByteBpe(std::string_view text) {
