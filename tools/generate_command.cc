@@ -149,13 +149,29 @@ absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
   return o;
 }
 
+// What `-c` asks for, or what the model was trained with, but not all of a very long one.
+absl::StatusOr<uint32_t> ChooseContext(const ModelConfig& config, int64_t wanted) {
+  if (wanted < 0) return std::min(config.context_length, kMaxDefaultContext);
+  const uint32_t context = wanted > 0 ? static_cast<uint32_t>(wanted) : config.context_length;
+  if (config.attention_window > 0 && context > config.attention_window) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "-c is %u, but the model attends to a window of %u tokens only, which is not supported "
+        "beyond its first window; give -c %u or less",
+        context, config.attention_window, config.attention_window));
+  }
+  if (context > config.context_length) {
+    absl::FPrintF(stderr,
+                  "sluice: -c is %u and the model was trained with %u: beyond that its text is "
+                  "likely to be poor\n",
+                  context, config.context_length);
+  }
+  return context;
+}
+
 // Without a budget everything stays in DRAM if that leaves a quarter of what is available.
 absl::StatusOr<MemoryPlan> MakePlan(const SluiceFile& file, const GenerateFlags& flags,
                                     PlanRequest request) {
-  const uint32_t trained = file.config().context_length;
-  request.context = flags.context > 0    ? static_cast<uint32_t>(flags.context)
-                    : flags.context == 0 ? trained
-                                         : std::min(trained, kMaxDefaultContext);
+  SLUICE_ASSIGN_OR_RETURN(request.context, ChooseContext(file.config(), flags.context));
   auto plan = PlanMemory(file, request);
   const uint64_t available = AvailableMemory() / 4 * 3;
   if (plan.ok() && !flags.budget && available > 0 && plan->total > available) {
