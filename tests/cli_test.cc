@@ -17,6 +17,7 @@
 #include "layout/sluice_file.h"
 #include "tests/cli_run.h"
 #include "tests/import_test_files.h"
+#include "tests/import_test_models.h"
 #include "tests/sluice_image.h"
 #include "tests/test_paths.h"
 #include "tests/toy_model.h"
@@ -185,6 +186,23 @@ TEST_F(CliTest, APromptLongerThanTheContextIsRefusedWithBothCounts) {
   EXPECT_TRUE(std::regex_search(run.err,
                                 std::regex("the prompt has [0-9]+ tokens and the context holds 8")))
       << run.err;
+}
+
+TEST_F(CliTest, AContextBeyondTheAttentionWindowIsRefusedAndOneBeyondTheTrainedLengthIsNoted) {
+  TinyGguf windowed;
+  windowed.ints["llama.attention.sliding_window"] = 32;
+  windowed.Write(dir_.File("windowed.gguf"));
+  const std::string model = dir_.File("windowed.sluice");
+  ASSERT_EQ(RunSluice({"repack", dir_.File("windowed.gguf"), model}).exit_code, kOk);
+  const auto with = [&](const char* context) {
+    return Arguments{"generate", "-m", model, "-p", "ab", "-n", "1", "-c", context};
+  };
+  ExpectError(with("33"), kError, "-c is 33, but the model attends to a window of 32 tokens");
+  const RunResult inside = RunSluice(with("32"));
+  EXPECT_EQ(inside.exit_code, kOk) << inside.err;
+  EXPECT_THAT(inside.err, Not(HasSubstr("-c is")));
+  EXPECT_THAT(RunSluice(Generate({"-p", "a", "-n", "1", "-c", "600"})).err,
+              HasSubstr("the model was trained with 512"));
 }
 
 TEST_F(CliTest, ATextThatNoContextHoldsIsNotReadToItsEnd) {

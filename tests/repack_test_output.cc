@@ -15,10 +15,12 @@
 #include <iostream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "io/status.h"
 #include "layout/repack.h"
 #include "layout/verify.h"
 #include "tests/import_test_files.h"
@@ -168,13 +170,35 @@ TEST_F(OutputTest, AFolderWithoutPermissionIsRefused) {
   ExpectNothingIn(folder);
 }
 
-// The last progress call comes when all weights are written and only the sections are missing.
-RepackOptions WhenWeightsAreWritten(const std::function<void()>& action) {
-  RepackOptions options;
-  options.progress = [action](uint64_t done, uint64_t total) {
-    if (done == total) action();
-  };
-  return options;
+// A model that lets something happen while it is read.
+class HookedSource : public MemorySource {
+ public:
+  using Hook = std::function<absl::Status()>;
+  HookedSource(const std::string& tensor, Hook hook)
+      : MemorySource(SourceType::kQ4_0), tensor_(tensor), hook_(std::move(hook)) {}
+  absl::Status ReadTensor(const SourceTensor& tensor, uint64_t offset,
+                          std::span<std::byte> dst) const override {
+    if (tensor.name == tensor_) {
+      if (const Hook hook = std::exchange(hook_, nullptr)) SLUICE_RETURN_IF_ERROR(hook());
+    }
+    return MemorySource::ReadTensor(tensor, offset, dst);
+  }
+
+ private:
+  const std::string tensor_;
+  mutable Hook hook_;  // until it has been called
+};
+
+// The first bundles are written; all weights are, and only the sections are missing.
+constexpr const char* kMoments[] = {"blk.1.attn_q.weight", "output_norm.weight"};
+
+absl::Status RepackWhile(const std::string& moment, const std::function<void()>& action,
+                         const std::string& out, RepackOptions options = {}) {
+  const HookedSource source(moment, [&] {
+    action();
+    return absl::OkStatus();
+  });
+  return Repack(source, out, options).status();
 }
 
 TEST_F(OutputTest, AFileSizeLimitIsAnErrorThatLeavesNothing) {
@@ -193,14 +217,17 @@ TEST_F(OutputTest, AFileSizeLimitIsAnErrorThatLeavesNothing) {
   });
   EXPECT_EQ(ExitCode(status), kAsExpected) << "known before writing";
   ExpectNothingIn(folder);
-  status = InChild([&] {
-    std::signal(SIGXFSZ, SIG_IGN);
-    const auto limit = [&] { limit_to(weights); };
-    return Expect(RepackTo(folder + "/out.sluice", WhenWeightsAreWritten(limit)),
-                  absl::StatusCode::kResourceExhausted, "cannot write at byte");
-  });
-  EXPECT_EQ(ExitCode(status), kAsExpected) << "met while writing";
-  ExpectNothingIn(folder);
+  for (const char* moment : kMoments) {
+    status = InChild([&] {
+      std::signal(SIGXFSZ, SIG_IGN);
+      const bool middle = moment == kMoments[0];
+      const auto limit = [&] { limit_to(middle ? weights / 2 : weights); };
+      return Expect(RepackWhile(moment, limit, folder + "/out.sluice"),
+                    absl::StatusCode::kResourceExhausted, "cannot write at byte");
+    });
+    EXPECT_EQ(ExitCode(status), kAsExpected) << "met while writing: " << moment;
+    ExpectNothingIn(folder);
+  }
 }
 
 // Mounts a small file system on `folder`, seen by this process only.
@@ -230,56 +257,58 @@ TEST_F(OutputTest, ADiskThatFillsUpWhileWritingIsAnErrorThatLeavesNothing) {
     while (out.write(piece.data(), static_cast<std::streamsize>(piece.size())).flush()) {
     }
   };
-  const int status = InChild([&] {
-    if (!MountSmallDisk(dir_.path(), 16 << 20)) return int{kNotPossibleHere};
-    const int outcome = Expect(RepackTo(out_, WhenWeightsAreWritten(fill)),
-                               absl::StatusCode::kResourceExhausted, "the disk is full");
-    std::filesystem::remove(filler);
-    return std::filesystem::is_empty(dir_.path()) ? outcome : int{kOther};
-  });
-  if (ExitCode(status) == kNotPossibleHere) GTEST_SKIP() << "tmpfs cannot be mounted here";
-  EXPECT_EQ(ExitCode(status), kAsExpected);
+  for (const char* moment : kMoments) {
+    const int status = InChild([&] {
+      if (!MountSmallDisk(dir_.path(), 16 << 20)) return int{kNotPossibleHere};
+      const int outcome = Expect(RepackWhile(moment, fill, out_),
+                                 absl::StatusCode::kResourceExhausted, "the disk is full");
+      std::filesystem::remove(filler);
+      return std::filesystem::is_empty(dir_.path()) ? outcome : int{kOther};
+    });
+    if (ExitCode(status) == kNotPossibleHere) GTEST_SKIP() << "tmpfs cannot be mounted here";
+    EXPECT_EQ(ExitCode(status), kAsExpected) << moment;
+  }
 }
 
 TEST_F(OutputTest, AKilledRunLeavesNothingUnderTheNameAndTheNextOneSucceeds) {
-  const int status = InChild([&] {
-    return static_cast<int>(RepackTo(out_, WhenWeightsAreWritten([] { raise(SIGKILL); })).code());
-  });
-  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-  EXPECT_FALSE(std::filesystem::exists(out_));
-  const absl::Status second = RepackTo(out_);
-  ASSERT_TRUE(second.ok()) << second;
-  const auto verified = Verify(out_, nullptr);
-  ASSERT_TRUE(verified.ok()) << verified.status();
-  EXPECT_EQ(verified->damaged, 0u);
-  const auto entries = std::filesystem::directory_iterator(dir_.path());
-  EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "what was left is gone";
+  for (const char* moment : kMoments) {
+    std::filesystem::remove(out_);
+    const int status = InChild([&] {
+      return static_cast<int>(RepackWhile(
+                                  moment, [] { raise(SIGKILL); }, out_)
+                                  .code());
+    });
+    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << moment;
+    EXPECT_FALSE(std::filesystem::exists(out_));
+    const absl::Status second = RepackTo(out_);
+    ASSERT_TRUE(second.ok()) << second;
+    const auto verified = Verify(out_, nullptr);
+    ASSERT_TRUE(verified.ok()) << verified.status();
+    EXPECT_EQ(verified->damaged, 0u);
+    const auto entries = std::filesystem::directory_iterator(dir_.path());
+    EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "what was left is gone";
+  }
 }
 
 TEST_F(OutputTest, AKilledRunDoesNotHarmTheFileThatItWasToReplace) {
   WriteFile(out_, "precious");
-  RepackOptions options = WhenWeightsAreWritten([] { raise(SIGKILL); });
+  RepackOptions options;
   options.overwrite = true;
-  const int status = InChild([&] { return static_cast<int>(RepackTo(out_, options).code()); });
+  const int status = InChild([&] {
+    return static_cast<int>(RepackWhile(
+                                kMoments[0], [] { raise(SIGKILL); }, out_, options)
+                                .code());
+  });
   ASSERT_TRUE(WIFSIGNALED(status));
   EXPECT_EQ(ReadFile(out_), "precious");
 }
 
-// A source whose tensor ends early, as a file does that is cut while it is read.
-class CutSource : public MemorySource {
- public:
-  CutSource() : MemorySource(SourceType::kF16) {}
-  absl::Status ReadTensor(const SourceTensor& tensor, uint64_t offset,
-                          std::span<std::byte> dst) const override {
-    if (tensor.name == "blk.1.ffn_down.weight" && offset > 100000) {
-      return absl::DataLossError("model.gguf: tensor blk.1.ffn_down.weight ends early");
-    }
-    return MemorySource::ReadTensor(tensor, offset, dst);
-  }
-};
-
 TEST_F(OutputTest, AnErrorOfTheSourceIsPassedOnAndLeavesNothing) {
-  const auto report = Repack(CutSource(), out_, {});
+  // As of a file that is cut while it is read.
+  const HookedSource source("blk.1.ffn_down.weight", [] {
+    return absl::DataLossError("model.gguf: tensor blk.1.ffn_down.weight ends early");
+  });
+  const auto report = Repack(source, out_, {});
   EXPECT_EQ(report.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(report.status().message()), HasSubstr("blk.1.ffn_down.weight"));
   ExpectNothingIn(dir_.path());
