@@ -36,17 +36,35 @@ Block BlockOf(std::span<const float> row, size_t b) {
   return Block(row.data() + b * kQuantBlock, kQuantBlock);
 }
 
-// The largest number of which every element of `x` is a whole multiple, if that makes `largest`,
-// the largest magnitude in `x` and not 0, at most `most` of it; else 0. Euclid's algorithm; fmod is
-// exact. Elements that were never quantised end it after two or three divisions.
-float CommonMeasure(Block x, float largest, float most) {
-  float measure = largest;
+struct Extremes {
+  float min = 0.0f, max = 0.0f;  // 0 included
+
+  float largest() const { return std::max(-min, max); }  // magnitude
+};
+
+Extremes ExtremesOf(Block x) {
+  Extremes e;
   for (const float v : x) {
-    for (float rest = std::fmod(std::fabs(v), measure); rest != 0.0f;) {
-      if (largest > most * rest) return 0.0f;
-      const float next = std::fmod(measure, rest);
+    e.min = std::min(e.min, v);
+    e.max = std::max(e.max, v);
+  }
+  return e;
+}
+
+// The largest number of which every element of `x` is a whole multiple, if that makes `largest`,
+// the largest magnitude in `x` and not 0, at most `most` of it; else 0. Euclid's algorithm: the
+// quotients are small, so that in double every step is exact. Elements that were never quantised
+// end it after a few of them.
+double CommonMeasure(Block x, double largest, double most) {
+  double measure = largest;
+  for (const float v : x) {
+    double above = std::fabs(v);
+    while (above != 0.0) {
+      const double rest = above - static_cast<int>(above / measure) * measure;
+      if (rest == 0.0) break;
+      if (largest > most * rest) return 0.0;
+      above = measure;
       measure = rest;
-      rest = next;
     }
   }
   return measure;
@@ -55,16 +73,15 @@ float CommonMeasure(Block x, float largest, float most) {
 // A step that a half holds and that gives every element back, at most `below` steps down and
 // `above` up, where below >= above; 0 if there is none. It is the common measure or, where that has
 // too many digits for a half (all quants have a common factor), a whole part of it.
-float ExactStep(Block x, float below, float above) {
-  const auto [min, max] = std::minmax_element(x.begin(), x.end());
-  const float largest = std::max(std::fabs(*min), std::fabs(*max));
+float ExactStep(Block x, const Extremes& extremes, float below, float above) {
+  const float largest = extremes.largest();
   if (largest == 0.0f) return 0.0f;
-  const float measure = CommonMeasure(x, largest, below);
+  const auto measure = static_cast<float>(CommonMeasure(x, largest, below));
   if (measure == 0.0f) return 0.0f;
   for (float parts = 1.0f; parts * largest <= below * measure; ++parts) {
     const float step = measure / parts;
     if (HalfToFloat(FloatToHalf(step)) != step || step * parts != measure) continue;
-    const float down = -*min / step, up = *max / step;
+    const float down = -extremes.min / step, up = extremes.max / step;
     if (down <= below && up <= above) return step;
     if (up <= below && down <= above) return -step;
   }
@@ -74,11 +91,9 @@ float ExactStep(Block x, float below, float above) {
 void EncodeQ8Row(std::span<const float> src, std::byte* quants, std::byte* scales) {
   for (size_t b = 0; b < src.size() / kQuantBlock; ++b) {
     const Block x = BlockOf(src, b);
-    float scale = ExactStep(x, 127.0f, 127.0f);
-    if (scale == 0.0f) {
-      for (const float v : x) scale = std::max(scale, std::fabs(v));
-      scale /= 127.0f;
-    }
+    const Extremes extremes = ExtremesOf(x);
+    float scale = ExactStep(x, extremes, 128.0f, 127.0f);
+    if (scale == 0.0f) scale = extremes.largest() / 127.0f;
     const uint16_t half = FloatToHalf(scale);
     const float inverse = ScaleInverse(scale, half);
     StoreLe(scales + 2 * b, half);
@@ -93,13 +108,14 @@ void EncodeQ4Row(std::span<const float> src, std::byte* nibbles, std::byte* scal
   std::memset(nibbles, 0, n / 2);
   const auto quantize_block = [&](size_t b, std::byte* dst, int shift) {
     const Block x = BlockOf(src, b);
-    float scale = ExactStep(x, 8.0f, 7.0f);
+    const Extremes extremes = ExtremesOf(x);
+    float scale = ExactStep(x, extremes, 8.0f, 7.0f);
     if (scale == 0.0f) {
-      float extreme = 0.0f;
-      for (const float v : x) {
-        if (std::fabs(v) > std::fabs(extreme)) extreme = v;
-      }
-      scale = extreme / -8.0f;
+      // Of two extremes of one magnitude the first.
+      const float largest = extremes.largest();
+      const auto extreme =
+          std::find_if(x.begin(), x.end(), [=](float v) { return std::fabs(v) == largest; });
+      scale = *extreme / -8.0f;
     }
     const uint16_t half = FloatToHalf(scale);
     const float inverse = ScaleInverse(scale, half);

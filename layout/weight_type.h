@@ -48,11 +48,11 @@ absl::StatusOr<WeightType> ParseWeightType(std::string_view name);
 // The largest magnitude that a row of the type can hold; of q8 and q4 through their half scales.
 float LargestWeight(WeightType type);
 
-// Packs one row. dst.size() must be RowBytes(type, src.size()). A block of q8 or q4 whose elements
-// are whole multiples of one step that a half holds (at most 127 either way with q8; 8 one way and
-// 7 the other with q4) is packed with such a step, so that a row which was quantised with blocks of
-// 32 before, whoever chose the scales, loses nothing. Of any other block the element of largest
-// magnitude becomes quant 127 or -127 with q8, nibble 0 with q4 (as Q8_0 and Q4_0 have it).
+// Packs one row; dst.size() must be RowBytes(type, src.size()). q8 and q4 need finite numbers.
+// A block whose elements are whole multiples of one step that a half holds (with q8 at most 128 one
+// way and 127 the other, with q4 8 and 7) is packed with such a step, so that a row which was
+// quantised with blocks of 32 before, whoever chose the scales, loses nothing. Of any other block
+// the element of largest magnitude becomes quant 127 or -127 with q8, nibble 0 with q4.
 void EncodeRow(WeightType type, std::span<const float> src, std::span<std::byte> dst);
 void DecodeRow(WeightType type, std::span<const std::byte> src, std::span<float> dst);
 

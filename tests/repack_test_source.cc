@@ -51,14 +51,6 @@ std::vector<std::byte> RandomBlocks(SourceType type, uint64_t n_elements, uint32
       for (const size_t at : HalfOffsets(type)) {
         StoreLe(&out[block + at], FloatToHalf(0.01f + 0.005f * uniform()));
       }
-      // What a quantiser writes has a quant of the largest magnitude in every block.
-      if (type == SourceType::kQ4_0) out[block + 2 + rng() % 16] = std::byte{0};
-      if (type == SourceType::kQ8_0) {
-        for (size_t i = 2; i < 34; ++i) {
-          if (out[block + i] == std::byte{0x80}) out[block + i] = std::byte{0x7f};
-        }
-        out[block + 2 + rng() % 32] = std::byte{0x7f};
-      }
     }
   }
   return out;

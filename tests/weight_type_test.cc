@@ -159,7 +159,7 @@ TEST(WeightTypeTest, PackingARowOfAnyQuantsLosesNothing) {
           << low << ".." << high;
     }
   }
-  for (const auto& [low, high] : {std::pair(-127, 127), std::pair(-127, 0), std::pair(0, 126),
+  for (const auto& [low, high] : {std::pair(-128, 127), std::pair(-128, 0), std::pair(0, 126),
                                   std::pair(-100, 90), std::pair(-3, 64), std::pair(-1, 1)}) {
     const std::vector<float> row = QuantisedRow(kRow, low, high, rng);
     EXPECT_EQ(Decode(WeightType::kQ8, Encode(WeightType::kQ8, row), kRow), row)
