@@ -97,6 +97,10 @@ absl::Status AtomicFile::OpenLocked() {
     const int fd =
         open(temp_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (fd < 0) {
+      if (errno == ENOENT) {
+        return absl::NotFoundError(
+            absl::StrCat(path_, ": the folder ", folder_, " does not exist; make it first"));
+      }
       return ErrnoStatus(
           errno, absl::StrCat(path_, ": cannot be written (creating ", temp_path_, " beside it)"));
     }

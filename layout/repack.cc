@@ -224,7 +224,7 @@ class Repacker {
       }
       SLUICE_RETURN_IF_ERROR(
           writer_.WriteTile(index, t, std::span(packed).first(count * m.row_bytes())));
-      Progress(m.tile_stride);
+      SLUICE_RETURN_IF_ERROR(Progress(m.tile_stride));
     }
     return absl::OkStatus();
   }
@@ -259,7 +259,7 @@ class Repacker {
           down_error_.Add(b.type, column, down_dst);
         }
         SLUICE_RETURN_IF_ERROR(writer_.WriteBundle(layer, neuron, neuron, payload));
-        Progress(b.stride);
+        SLUICE_RETURN_IF_ERROR(Progress(b.stride));
       }
     }
     return absl::OkStatus();
@@ -284,13 +284,13 @@ class Repacker {
     return absl::OkStatus();
   }
 
-  void Progress(uint64_t bytes) {
+  absl::Status Progress(uint64_t bytes) {
     constexpr uint64_t kStep = 8 << 20;
     done_ += bytes;
-    if (done_ / kStep != (done_ - bytes) / kStep || done_ == total_) {
-      writer_.FlushBehind();
-      if (options_.progress) options_.progress(done_, total_);
-    }
+    if (done_ / kStep == (done_ - bytes) / kStep && done_ != total_) return absl::OkStatus();
+    writer_.FlushBehind();
+    if (!options_.progress || options_.progress(done_, total_)) return absl::OkStatus();
+    return absl::CancelledError("stopped on request");
   }
 
   const ModelSource& source_;

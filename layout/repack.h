@@ -23,8 +23,8 @@ struct RepackOptions {
   std::optional<WeightType> resident_type;
   uint32_t block = 0;  // 0: see MakeDirectory
   bool overwrite = false;
-  // Called now and then with bytes written so far and in all.
-  std::function<void(uint64_t, uint64_t)> progress;
+  // Called now and then with bytes written so far and in all; false ends the run with Cancelled.
+  std::function<bool(uint64_t, uint64_t)> progress;
 };
 
 struct RepackReport {

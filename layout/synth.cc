@@ -140,7 +140,9 @@ absl::StatusOr<uint64_t> WriteSynthModel(const SynthPlan& plan, const std::strin
       });
       SLUICE_RETURN_IF_ERROR(writer.Write(piece));
       written += piece.size();
-      if (options.progress) options.progress(written, total);
+      if (options.progress && !options.progress(written, total)) {
+        return absl::CancelledError("stopped on request");
+      }
     }
   }
   SLUICE_RETURN_IF_ERROR(writer.Finish());

@@ -58,8 +58,8 @@ struct SynthOptions {
 struct SynthWriteOptions {
   bool overwrite = false;
   uint32_t n_threads = 2;  // any number gives the same bytes
-  // Called now and then with bytes written so far and in all.
-  std::function<void(uint64_t, uint64_t)> progress = nullptr;
+  // Called now and then with bytes written so far and in all; false ends the run with Cancelled.
+  std::function<bool(uint64_t, uint64_t)> progress = nullptr;
 };
 
 class SynthPlan;

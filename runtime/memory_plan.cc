@@ -18,6 +18,7 @@ namespace {
 constexpr uint32_t kLargePiece = 512 * 1024;
 constexpr uint32_t kManyBuffers = 8;
 constexpr uint32_t kFewSlots = 16;
+constexpr uint32_t kShortChunk = 32;  // what a model that is in memory is given in any case
 constexpr uint32_t kMaxIoCapacity = 4096;
 // What chunk scratch and stream buffers may take of a budget, as a divisor.
 constexpr uint64_t kScratchShare = 8;
@@ -92,7 +93,13 @@ class Planner {
     plan_.minimum = Total();
     if (request_.budget < plan_.minimum) return BudgetTooSmall();
     if (request_.mapped) return Describe();
-    GrowScratch();
+    plan_.everything = Everything();
+    if (request_.budget >= plan_.everything) {
+      HoldEverything();
+      GrowScratch(UINT64_MAX, UINT64_MAX);
+      return Describe();
+    }
+    GrowScratch(request_.budget / kRingShare, request_.budget / kScratchShare);
     const bool sparse = request_.mode == DecodeMode::kExact && config_.sparse();
     GiveToMatrices(ResidencyOrder(file_, /*gates=*/false));
     if (sparse) GiveToCache(kHotPercent);
@@ -100,17 +107,17 @@ class Planner {
     GiveToCache(100);
     // A token reads one tile of an embedding that is not the head as well.
     GiveToMatrices({file_.MatrixIndex(MatrixRole::kEmbedding, 0)});
-    plan_.everything = Everything();
     return Describe();
   }
 
  private:
   absl::Status BudgetTooSmall() const {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "%s: a memory budget of %s is too small; with a context of %u tokens the least is %u bytes "
-        "(%s)",
-        file_.path(), FormatBytes(request_.budget), request_.context, plan_.minimum,
-        FormatBytes(plan_.minimum)));
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%s: a memory budget of %s is too small; with a context of %u tokens the "
+                        "least is %u bytes: "
+                        "give --mem-budget %uK or more, or a smaller -c",
+                        file_.path(), FormatBytes(request_.budget), request_.context, plan_.minimum,
+                        (plan_.minimum + 1023) / 1024));
   }
   uint32_t io_capacity() const {
     return std::clamp<uint32_t>(config_.d_ff + 2 * kManyBuffers, 64, kMaxIoCapacity);
@@ -160,8 +167,9 @@ class Planner {
     return request_.budget > total ? request_.budget - total : 0;
   }
 
-  void GrowScratch() {
-    const uint64_t ring_limit = std::min(request_.budget / kRingShare, Left());
+  // Larger stream buffers, then longer chunks, as far as the budget and these limits allow.
+  void GrowScratch(uint64_t ring_limit, uint64_t scratch_limit) {
+    ring_limit = std::min(ring_limit, Left());
     for (const uint32_t buffers : {kManyBuffers, kManyBuffers / 2}) {
       const uint32_t piece = std::max(kLargePiece, smallest_piece_);
       if (uint64_t{buffers} * piece <= ring_limit && plan_.n_buffers == 2) {
@@ -169,10 +177,12 @@ class Planner {
         plan_.n_buffers = buffers;
       }
     }
-    const uint64_t scratch_limit = std::min(request_.budget / kScratchShare, Left());
-    const uint64_t with_one_token = Total();
-    plan_.chunk = std::max<uint32_t>(request_.chunk, 1);
-    while (plan_.chunk > 1 && Total() - with_one_token > scratch_limit) plan_.chunk /= 2;
+    scratch_limit = std::min(scratch_limit, Left());
+    const uint64_t before = Total();
+    const uint32_t wanted = std::max(request_.chunk, plan_.chunk);
+    for (plan_.chunk = wanted; plan_.chunk > 1; plan_.chunk /= 2) {
+      if (Total() <= before + scratch_limit) break;
+    }
   }
 
   void GiveToMatrices(const std::vector<uint32_t>& order) {
@@ -189,17 +199,17 @@ class Planner {
         static_cast<uint32_t>(std::min<uint64_t>(most, plan_.n_slots + Left() / SlotBytes()));
   }
 
-  // With scratch and stream buffers as large as they get, so that it holds for larger budgets too.
-  uint64_t Everything() {
-    MemoryPlan saved = plan_;
-    plan_.chunk = std::max<uint32_t>(request_.chunk, 1);
-    plan_.piece_bytes = std::max(kLargePiece, smallest_piece_);
-    plan_.n_buffers = kManyBuffers;
+  void HoldEverything() {
     plan_.resident.assign(plan_.resident.size(), true);
     plan_.n_slots = config_.n_layers * config_.d_ff;
-    // GiveToCache counts a pin for each slot.
-    const uint64_t total = Total() + (plan_.n_slots - config_.d_ff) * sizeof(Pin);
-    plan_ = std::move(saved);
+    plan_.chunk = std::clamp<uint32_t>(request_.chunk, 1, kShortChunk);
+  }
+
+  uint64_t Everything() {
+    const MemoryPlan saved = plan_;
+    HoldEverything();
+    const uint64_t total = Total();
+    plan_ = saved;
     return total;
   }
 
@@ -213,9 +223,11 @@ class Planner {
       plan_.total += bytes;
     };
     add("resident weights", ResidentBytes(),
-        request_.mapped ? "mapped by the kernel, not planned"
-                        : absl::StrFormat("%u of %u matrices; the others are streamed", n_resident,
-                                          plan_.resident.size()));
+        request_.mapped
+            ? "mapped by the kernel, not planned"
+            : absl::StrFormat(
+                  "%u of %u matrices%s", n_resident, plan_.resident.size(),
+                  n_resident < plan_.resident.size() ? "; the others are streamed" : ""));
     add("neuron cache", CacheBytes(),
         request_.mapped
             ? "only its index: mapped"
@@ -223,8 +235,10 @@ class Planner {
     add("KV cache", Attention::KvBytes(config_, request_.context),
         absl::StrFormat("%u positions", request_.context));
     add("scratch", ScratchBytes(), absl::StrFormat("prompt chunks of %u tokens", plan_.chunk));
-    add("stream buffers", StreamBytes(),
-        absl::StrFormat("%u of %s", plan_.n_buffers, FormatBytes(plan_.piece_bytes)));
+    add("reading", StreamBytes(),
+        request_.mapped ? ""
+                        : absl::StrFormat("%u buffers of %s, queues", plan_.n_buffers,
+                                          FormatBytes(plan_.piece_bytes)));
     add("tokenizer and directory", file_.memory_bytes() + request_.tokenizer_bytes, "");
     return plan_;
   }

@@ -12,7 +12,7 @@ absl::Status ValidateSampler(const SamplerOptions& o) {
   const auto check = [](const char* flag, double v, double min, double max) -> absl::Status {
     if (v >= min && v <= max) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s is %g; it must be in %g..%g", flag, v, min, max));
+        absl::StrFormat("%s is %.10g; it must be in %.10g..%.10g", flag, v, min, max));
   };
   absl::Status s = check("--temp", static_cast<double>(o.temperature), 0, 1000);
   s.Update(check("--top-k", o.top_k, 0, 1 << 30));

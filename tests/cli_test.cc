@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -89,11 +90,19 @@ TEST_F(CliTest, WhatIsNotUnderstoodIsNamed) {
   ExpectError({"boil"}, kUsage, "\"boil\"");
   ExpectError({"generate"}, kUsage, "--model");
   ExpectError(Generate({"--mlock"}), kUsage, "--mlock");
+  ExpectError(Generate({"-ngl", "99"}), kUsage, "there is no flag -ngl");
+  ExpectError(Generate({"-n", "2", "-np", "1"}), kUsage, "there is no flag -np");
+  ExpectError(Generate({"-f", ""}), kUsage, "empty");
+  ExpectError(Generate({"--kernels", ""}), kUsage, "empty");
+  ExpectError({"repack", gguf_, ""}, kUsage, "empty");
   ExpectError(Generate({"surplus"}), kUsage, "surplus");
   ExpectError(Generate({"-n"}), kUsage, "--predict");
   ExpectError({"repack", gguf_}, kUsage, "OUT");
   ExpectError({"verify"}, kUsage, "FILE");
   ExpectError(Generate({"-p", "a", "-f", "b"}), kUsage, "--file");
+  ExpectError(Generate({"--io-engine", "mmap", "--mem-budget", "1G"}), kUsage,
+              "exclude each other");
+  ExpectError(Generate({"--io-engine", "mmap", "--direct", "on"}), kUsage, "exclude each other");
 }
 
 TEST_F(CliTest, NumbersOutOfRangeAreRefusedWithTheFlagThatTheyBelongTo) {
@@ -180,6 +189,45 @@ TEST_F(CliTest, WhatIsNoModelIsSaidToBeNone) {
   }
 }
 
+TEST_F(CliTest, ValuesMayLookLikeFlags) {
+  const RunResult run = RunSluice(Generate({"-p", "-ngl", "-n1", "--temp", "0", "-c", "64"}));
+  EXPECT_EQ(run.exit_code, kOk) << run.err;
+  EXPECT_THAT(run.out, StartsWith("-ngl"));
+}
+
+TEST_F(CliTest, AStoppedRepackSaysSoAndLeavesNothing) {
+  // The progress of a small model comes once, at its end; the notes before it are the sign.
+  const std::string pipe = dir_.File("pipe"), out = dir_.File("stopped.sluice");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  ToyModel large;
+  large.d_model = 1024;
+  large.d_ff = 4096;
+  large.n_layers = 8;
+  large.n_heads = 16;
+  large.head_dim = 64;
+  large.equal_rows = true;
+  ASSERT_TRUE(WriteToyModel(large, dir_.File("large.gguf")).ok());
+  RunSetup setup;
+  setup.stderr_path = pipe;
+  std::string notes;
+  setup.meanwhile = [&](int pid) {
+    const int fd = open(pipe.c_str(), O_RDONLY | O_CLOEXEC);
+    char piece[4096];
+    bool sent = false;
+    for (ssize_t n = 0; (n = read(fd, piece, sizeof(piece))) > 0;) {
+      notes.append(piece, static_cast<size_t>(n));
+      if (std::exchange(sent, true)) continue;
+      EXPECT_EQ(kill(pid, SIGTERM), 0);
+    }
+    close(fd);
+  };
+  const RunResult run = RunSluice({"repack", dir_.File("large.gguf"), out}, setup);
+  EXPECT_EQ(run.exit_code, 128 + SIGTERM) << notes;
+  EXPECT_THAT(notes, HasSubstr("stopped; " + out + " was not written"));
+  EXPECT_FALSE(std::filesystem::exists(out));
+  EXPECT_FALSE(std::filesystem::exists(dir_.File(".stopped.sluice.partial")));
+}
+
 TEST_F(CliTest, APromptLongerThanTheContextIsRefusedWithBothCounts) {
   const RunResult run = RunSluice(Generate({"-p", "a b c d e f g h i j k l", "-c", "8"}));
   EXPECT_EQ(run.exit_code, kError);
@@ -261,8 +309,8 @@ TEST_F(CliTest, JsonIsOneDocumentAndAllThatIsOnStdout) {
 TEST_F(CliTest, ADryRunShowsThePlanAndReadsNoWeights) {
   const RunResult run = RunSluice(Generate({"--dry-run", "--mem-budget", "64M"}));
   EXPECT_EQ(run.exit_code, kOk) << run.err;
-  EXPECT_THAT(run.err, AllOf(HasSubstr("in all"), HasSubstr("64"), HasSubstr("least budget")));
-  EXPECT_THAT(run.out, IsEmpty());
+  EXPECT_THAT(run.out, AllOf(HasSubstr("in all"), HasSubstr("64"), HasSubstr("least budget")));
+  EXPECT_THAT(run.err, IsEmpty());
   const RunResult as_json = RunSluice(Generate({"--dry-run", "--json"}));
   const json plan = json::parse(as_json.out, nullptr, false);
   ASSERT_TRUE(plan.is_object()) << as_json.out;
@@ -270,7 +318,10 @@ TEST_F(CliTest, ADryRunShowsThePlanAndReadsNoWeights) {
   EXPECT_LE(plan["minimum_bytes"], plan["total_bytes"]);
   const RunResult repack = RunSluice({"repack", gguf_, dir_.File("dry.sluice"), "--dry-run"});
   EXPECT_EQ(repack.exit_code, kOk) << repack.err;
-  EXPECT_FALSE(std::filesystem::exists(dir_.File("dry.sluice")));
+  EXPECT_THAT(repack.out, HasSubstr("would take about"));
+  EXPECT_TRUE(std::filesystem::is_empty(dir_.path()));
+  ExpectError({"repack", gguf_, dir_.File("no/dry.sluice"), "--dry-run"}, kError, "does not exist");
+  ExpectError({"repack", gguf_, model_, "--dry-run"}, kError, "--force");
 }
 
 TEST_F(CliTest, ThePromptComesFromAFlagAFileOrStdin) {

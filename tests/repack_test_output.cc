@@ -303,6 +303,13 @@ TEST_F(OutputTest, AKilledRunDoesNotHarmTheFileThatItWasToReplace) {
   EXPECT_EQ(ReadFile(out_), "precious");
 }
 
+TEST_F(OutputTest, ARunThatIsStoppedLeavesNothing) {
+  RepackOptions options;
+  options.progress = [](uint64_t, uint64_t) { return false; };
+  EXPECT_TRUE(absl::IsCancelled(RepackTo(out_, options)));
+  ExpectNothingIn(dir_.path());
+}
+
 TEST_F(OutputTest, AnErrorOfTheSourceIsPassedOnAndLeavesNothing) {
   // As of a file that is cut while it is read.
   const HookedSource source("blk.1.ffn_down.weight", [] {

@@ -333,7 +333,10 @@ TEST_F(RepackTest, ThePlanIsWhatIsWritten) {
 TEST_F(RepackTest, ProgressGrowsToTheWhole) {
   std::vector<std::pair<uint64_t, uint64_t>> steps;
   RepackOptions options;
-  options.progress = [&steps](uint64_t done, uint64_t total) { steps.emplace_back(done, total); };
+  options.progress = [&steps](uint64_t done, uint64_t total) {
+    steps.emplace_back(done, total);
+    return true;
+  };
   RepackWith(MemorySource(SourceType::kF32), options);
   ASSERT_FALSE(steps.empty());
   EXPECT_TRUE(std::is_sorted(steps.begin(), steps.end()));

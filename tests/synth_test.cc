@@ -53,6 +53,7 @@ class SynthTest : public ::testing::Test {
       EXPECT_GT(d, done);
       done = d;
       total = t;
+      return true;
     };
     auto plan = SynthPlan::Make(options);
     ASSERT_TRUE(plan.ok()) << plan.status();

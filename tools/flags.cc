@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "io/clock.h"
@@ -21,10 +22,18 @@ double NowSeconds() { return static_cast<double>(NowNs()) / 1e9; }
 
 }  // namespace
 
+const CLI::Validator& NotEmpty() {
+  static const CLI::Validator validator(
+      [](const std::string& text) { return text.empty() ? "an empty text is not a value" : ""; },
+      "");
+  return validator;
+}
+
 absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
   const auto unusable = [&](std::string_view why) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "\"%s\" is not a size (%s); write a number with a unit, such as 512M or 2G", text, why));
+        "\"%s\" is not a size (%s); write a number with a unit (B, K, M, G, T), such as 512M or 2G",
+        text, why));
   };
   const size_t digits = text.find_first_not_of("0123456789.");
   double number = 0;
@@ -33,6 +42,7 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
   }
   if (digits == std::string_view::npos) return unusable("no unit");
   std::string_view unit = text.substr(digits);
+  if (unit == "B") return static_cast<uint64_t>(number);
   constexpr std::string_view kUnits = "KMGT";
   const size_t power =
       kUnits.find(static_cast<char>(std::toupper(static_cast<unsigned char>(unit.front()))));
@@ -53,6 +63,11 @@ int ReportError(const absl::Status& status) {
 int ReportUsage(const absl::Status& status) {
   ReportError(status);
   return kExitUsage;
+}
+
+int ReportStopped(const StopSignals& signals, const std::string& path) {
+  absl::FPrintF(stderr, "sluice: stopped; %s was not written\n", path);
+  return signals.exit_code();
 }
 
 ProgressLine::ProgressLine(std::string label)

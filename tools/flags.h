@@ -9,10 +9,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tools/stop_signals.h"
 
 namespace CLI {
 class App;
-}
+class Validator;
+}  // namespace CLI
 
 namespace sluice {
 
@@ -32,10 +34,15 @@ void RegisterSynth(CLI::App& app, std::function<int()>* action);
 // since tools disagree on what it means.
 absl::StatusOr<uint64_t> ParseBytes(std::string_view text);
 
+// For options that take a text: an empty one is most likely an unset variable of a script.
+const CLI::Validator& NotEmpty();
+
 // Prints "sluice: <message>" on stderr; returns the exit code: usage for InvalidArgument that a
 // flag caused, else error.
 int ReportError(const absl::Status& status);
 int ReportUsage(const absl::Status& status);
+// Says that a signal ended the writing of `path`; returns the exit code for that.
+int ReportStopped(const StopSignals& signals, const std::string& path);
 
 // One progress line on stderr, rewritten in place on a terminal and silent elsewhere.
 class ProgressLine {

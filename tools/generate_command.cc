@@ -1,10 +1,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <climits>
-#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -27,12 +25,10 @@
 #include "tools/flags.h"
 #include "tools/generate_report.h"
 #include "tools/prompt_input.h"
+#include "tools/stop_signals.h"
 
 namespace sluice {
 namespace {
-
-// The signal that asked to stop; a handler may touch nothing else.
-std::atomic<int> g_stop_signal{0};
 
 struct GenerateFlags {
   std::string model, prompt, prompt_file, mode = "auto", engine = "auto", direct = "auto";
@@ -45,7 +41,7 @@ struct GenerateFlags {
   int64_t io_core = -1;
   SamplerOptions sampler;
   bool json = false, dry_run = false, ignore_eos = false, no_display_prompt = false;
-  bool no_escape = false, special = false;
+  bool escape = true, special = false;
 
   static constexpr int64_t kDefaultContext = -1;
 };
@@ -134,6 +130,17 @@ absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
   o.plan.n_threads = static_cast<int>(
       flags.threads > 0 ? flags.threads : std::max<int64_t>(std::ssize(allowed), 1));
   o.plan.chunk = static_cast<uint32_t>(flags.chunk);
+  if (o.plan.mapped && flags.budget) {
+    return absl::InvalidArgumentError(
+        "--mem-budget and --io-engine mmap exclude each other: of mapped weights the kernel holds "
+        "what "
+        "it likes; leave one of them out");
+  }
+  if (o.plan.mapped && o.decoder.direct == DirectMode::kOn) {
+    return absl::InvalidArgumentError(
+        "--direct on and --io-engine mmap exclude each other: mapped weights come through the page "
+        "cache; leave one of them out");
+  }
   if (flags.budget) {
     auto budget = ParseBytes(*flags.budget);
     if (!budget.ok()) return Annotate(budget.status(), "--mem-budget");
@@ -144,7 +151,6 @@ absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
   o.generation.sampler = flags.sampler;
   o.generation.sampler.seed =
       flags.seed >= 0 ? static_cast<uint64_t>(flags.seed) : std::random_device()();
-  o.generation.stop = &g_stop_signal;
   SLUICE_RETURN_IF_ERROR(ValidateSampler(o.generation.sampler));
   return o;
 }
@@ -211,21 +217,10 @@ class Output {
   int error_ = 0;
 };
 
-// The first signal ends the text after the next token, a second one the program.
-void StopOnSignals() {
-  const auto remember = +[](int s) {
-    g_stop_signal.store(s, std::memory_order_relaxed);
-    std::signal(s, SIG_DFL);
-  };
-  for (const int s : {SIGINT, SIGTERM}) {
-    if (std::signal(s, remember) == SIG_IGN) std::signal(s, SIG_IGN);  // as a shell's & asks for
-  }
-}
-
 // Generates and writes the text, or the JSON document in its place, and the summary.
 int WriteText(const GenerateFlags& flags, const std::string& prompt, const Tokenizer& tokenizer,
               const MemoryPlan& plan, const GenerationRequest& request, Decoder& decoder,
-              uint64_t load_ns) {
+              uint64_t load_ns, const StopSignals& signals) {
   std::string all, piece;  // the text so far; what the last token added
   if (!flags.no_display_prompt) all = prompt;
   Output out;
@@ -255,7 +250,7 @@ int WriteText(const GenerateFlags& flags, const std::string& prompt, const Token
   PrintSummary(run);
   if (flags.json) out.Write(SummaryJson(run, flags.model, all));
   if (!out.status().ok()) return ReportError(out.status());
-  return result->stop == StopReason::kInterrupted ? 128 + g_stop_signal.load() : kExitOk;
+  return result->stop == StopReason::kInterrupted ? signals.exit_code() : kExitOk;
 }
 
 int RunGenerate(const GenerateFlags& flags) {
@@ -280,7 +275,7 @@ int RunGenerate(const GenerateFlags& flags) {
     return kExitOk;
   }
   limit.context = plan->request.context;
-  const auto prompt = ReadPrompt({flags.prompt, flags.prompt_file, !flags.no_escape}, limit);
+  const auto prompt = ReadPrompt({flags.prompt, flags.prompt_file, flags.escape}, limit);
   if (!prompt.ok()) return ReportError(prompt.status());
   EncodeOptions encode;
   encode.parse_special = flags.special;
@@ -295,15 +290,17 @@ int RunGenerate(const GenerateFlags& flags) {
         "the prompt has %u tokens and the context holds %u; give a larger -c or a shorter prompt",
         request.prompt.size(), plan->request.context)));
   }
+  const StopSignals signals;
+  request.stop = &signals.received();
   const uint64_t begin_ns = NowNs();
   auto decoder = Decoder::Create(**file, *plan, options->decoder);
   const uint64_t load_ns = NowNs() - begin_ns;
   if (!decoder.ok()) return ReportError(decoder.status());
-  StopOnSignals();
   for (const std::string& note : (*decoder)->Notes()) absl::FPrintF(stderr, "%s\n", note);
-  absl::FPrintF(stderr, "memory: %s planned; seed: %u\n\n", FormatBytes(plan->total),
-                request.sampler.seed);
-  return WriteText(flags, *prompt, **tokenizer, *plan, request, **decoder, load_ns);
+  const SamplerOptions& sampler = request.sampler;
+  absl::FPrintF(stderr, "memory: %s planned; %s\n\n", FormatBytes(plan->total),
+                sampler.temperature > 0 ? absl::StrFormat("seed: %u", sampler.seed) : "greedy");
+  return WriteText(flags, *prompt, **tokenizer, *plan, request, **decoder, load_ns, signals);
 }
 
 }  // namespace
@@ -311,20 +308,23 @@ int RunGenerate(const GenerateFlags& flags) {
 void RegisterGenerate(CLI::App& app, std::function<int()>* action) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* cmd = app.add_subcommand("generate", "Generate text from a .sluice model");
-  cmd->add_option("-m,--model", flags->model, "Model file")->required();
+  cmd->add_option("-m,--model", flags->model, "Model file")->required()->check(NotEmpty());
   auto* prompt = cmd->add_option("-p,--prompt", flags->prompt, "Prompt (\\n and the like count)");
   cmd->add_option("-f,--file", flags->prompt_file, "File with the prompt; - for stdin")
-      ->excludes(prompt);
+      ->excludes(prompt)
+      ->check(NotEmpty());
   cmd->add_option(
       "-n,--predict,--n-predict", flags->n_predict,
-      "Tokens to generate; -1: until an end token or the context is full, -2: until the "
+      "Tokens to generate; -1 (default): until an end token or the context is full, -2: until the "
       "context is full");
   cmd->add_option("-c,--ctx-size", flags->context,
-                  "Context in tokens; 0: what the model was trained with; default: that, at most "
-                  "4096");
-  cmd->add_option("-t,--threads", flags->threads, "Compute threads; -1: one a core");
+                  "Context in tokens; 0: what the model was trained with; -1 (default): that, at "
+                  "most 4096");
+  cmd->add_option("-t,--threads", flags->threads,
+                  "Compute threads, at most 256; -1 (default): one a core");
   cmd->add_option("-b,--batch-size", flags->chunk,
-                  "Prompt tokens that pass through a layer together, at most");
+                  "Prompt tokens that pass through a layer together, at most; 1..4096")
+      ->capture_default_str();
   cmd->add_option("--temp,--temperature", flags->sampler.temperature, "0: greedy")
       ->capture_default_str();
   cmd->add_option("--top-k", flags->sampler.top_k, "0: all")->capture_default_str();
@@ -335,19 +335,24 @@ void RegisterGenerate(CLI::App& app, std::function<int()>* action) {
   cmd->add_option("--repeat-last-n", flags->sampler.repeat_last_n,
                   "Tokens that the penalty looks at; -1: all")
       ->capture_default_str();
-  cmd->add_option("-s,--seed", flags->seed, "-1: random; the one used is printed");
-  cmd->add_option(
-      "--mem-budget", flags->budget,
-      "DRAM for everything, with a unit: 512M, 2G (default: all in memory, if it fits)");
+  cmd->add_option("-s,--seed", flags->seed, "-1 (default): random; the one used is printed");
+  cmd->add_option("--mem-budget", flags->budget,
+                  "DRAM for everything but the program itself (16 MiB), with a unit: 512M, 2G "
+                  "(default: all in "
+                  "memory, if that leaves a quarter of what is available)")
+      ->check(NotEmpty());
   cmd->add_option("--mode", flags->mode, "auto, dense, exact")->capture_default_str();
   cmd->add_option("--io-engine", flags->engine, "auto, io_uring, pread, mmap")
       ->capture_default_str();
   cmd->add_option("--direct", flags->direct, "Direct I/O: auto, on, off")->capture_default_str();
-  cmd->add_option("--io-core", flags->io_core, "Core of the I/O thread; -1: the fastest allowed");
-  cmd->add_option("--kernels", flags->kernels, "Kernel table (default: the best of this machine)");
+  cmd->add_option("--io-core", flags->io_core,
+                  "Core of the I/O thread; -1 (default): the fastest allowed");
+  cmd->add_option("--kernels", flags->kernels, "Kernel table (default: the best of this machine)")
+      ->check(NotEmpty());
   cmd->add_flag("--ignore-eos", flags->ignore_eos, "Go on after an end token");
   cmd->add_flag("--no-display-prompt", flags->no_display_prompt, "Do not print the prompt");
-  cmd->add_flag("--no-escape", flags->no_escape, "Take -p as it is");
+  cmd->add_flag("-e,--escape,!--no-escape", flags->escape,
+                "\\n and the like in -p count, as they do by default");
   cmd->add_flag("--special", flags->special, "Special tokens in the prompt count as such");
   cmd->add_flag("--json", flags->json, "One JSON document on stdout instead of text");
   cmd->add_flag("--dry-run", flags->dry_run, "Print the memory plan and stop");

@@ -76,6 +76,10 @@ Json PhaseJson(const PhaseCost& c, bool mapped) {
 
 void PrintPhase(const char* name, const PhaseCost& c, const Decoder& decoder) {
   const DecoderStats& d = c.decoder;
+  if (c.tokens == 0) {
+    if (c.wall_ns > 0) absl::FPrintF(stderr, "%s: no tokens in %.1f ms\n", name, Ms(c.wall_ns));
+    return;
+  }
   absl::FPrintF(stderr, "%s: %u tokens in %.1f ms, %.2f tokens/s", name, c.tokens, Ms(c.wall_ns),
                 c.tokens_per_second());
   if (decoder.mapped()) {
@@ -108,17 +112,17 @@ void PrintPlan(const MemoryPlan& plan, bool json) {
     return;
   }
   for (const PlanItem& i : plan.items) {
-    absl::FPrintF(stderr, "%-24s %12s  %s\n", i.name, FormatBytes(i.bytes), i.note);
+    absl::PrintF("%-24s %12s  %s\n", i.name, FormatBytes(i.bytes), i.note);
   }
-  absl::FPrintF(stderr, "%-24s %12s  of a budget of %s\n", "in all", FormatBytes(plan.total),
-                plan.request.budget == UINT64_MAX ? "any size" : FormatBytes(plan.request.budget));
-  absl::FPrintF(stderr, "the least budget is %s; ", FormatBytes(plan.minimum));
+  absl::PrintF("%-24s %12s  of a budget of %s\n", "in all", FormatBytes(plan.total),
+               plan.request.budget == UINT64_MAX ? "any size" : FormatBytes(plan.request.budget));
+  absl::PrintF("the least budget is %s; ", FormatBytes(plan.minimum));
   if (plan.request.mapped) {
-    absl::FPrintF(stderr, "the kernel holds of the weights what it has room for; ");
+    absl::PrintF("the kernel holds of the weights what it has room for; ");
   } else {
-    absl::FPrintF(stderr, "from %s on nothing is read twice; ", FormatBytes(plan.everything));
+    absl::PrintF("from %s on nothing is read twice; ", FormatBytes(plan.everything));
   }
-  absl::FPrintF(stderr, "the program itself takes up to %s more\n", FormatBytes(kProcessBytes));
+  absl::PrintF("the program itself takes up to %s more\n", FormatBytes(kProcessBytes));
 }
 
 void PrintSummary(const RunReport& run) {

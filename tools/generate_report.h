@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// A table on stderr, or one JSON document on stdout.
+// A table or one JSON document on stdout.
 void PrintPlan(const MemoryPlan& plan, bool json);
 
 // A run; borrowed references.

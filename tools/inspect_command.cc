@@ -167,7 +167,7 @@ void RegisterInspect(CLI::App& app, std::function<int()>* action) {
   auto path = std::make_shared<std::string>();
   auto json = std::make_shared<bool>(false);
   CLI::App* cmd = app.add_subcommand("inspect", "Print what a .sluice file holds");
-  cmd->add_option("FILE", *path, "The .sluice file")->required();
+  cmd->add_option("FILE", *path, "The .sluice file")->required()->check(NotEmpty());
   cmd->add_flag("--json", *json, "One JSON document on stdout");
   cmd->callback([=] { *action = [=] { return RunInspect(*path, *json); }; });
 }

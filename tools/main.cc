@@ -2,11 +2,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <functional>
 #include <new>
+#include <string>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
@@ -23,6 +25,26 @@ void OccupyStandardDescriptors() {
     // The lowest free descriptor is `fd`, since those before it are taken.
     static_cast<void>(open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY));
   }
+}
+
+// The parser would take "-ngl" of llama.cpp for -n with the value "gl". Short flags have one
+// letter, and their value follows after a space, or is a number. Empty if all is well.
+std::string MistakenFlag(const CLI::App& app, int argc, char** argv) {
+  const auto commands =
+      app.get_subcommands([&](const CLI::App* c) { return c->check_name(argv[1]); });
+  if (commands.empty()) return "";
+  for (int i = 2; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--") break;
+    const CLI::Option* option = commands[0]->get_option_no_throw(argument);
+    if (option != nullptr) {
+      i += option->get_expected_min();  // its value, whatever that looks like
+    } else if (argument.size() > 2 && argument[0] == '-' && std::isalpha(argument[1]) != 0 &&
+               std::isalpha(argument[2]) != 0) {
+      return argument;
+    }
+  }
+  return "";
 }
 
 // A report that could not be written must not look like success.
@@ -52,6 +74,17 @@ int main(int argc, char** argv) {
   sluice::RegisterInspect(app, &action);
   sluice::RegisterSynth(app, &action);
   sluice::RegisterVerify(app, &action);
+  if (argc > 1) {
+    const std::string mistaken = MistakenFlag(app, argc, argv);
+    if (!mistaken.empty()) {
+      return sluice::ReportUsage(absl::InvalidArgumentError(absl::StrFormat(
+          "there is no flag %s; sluice %s --help lists the known ones", mistaken, argv[1])));
+    }
+  }
+  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
+    return absl::StrFormat("sluice: %s; sluice %s --help says more\n", error.what(),
+                           failed->get_parent() != nullptr ? failed->get_name() : "");
+  });
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -1,3 +1,4 @@
+#include <bit>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -5,11 +6,13 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
+#include "io/atomic_file.h"
 #include "io/status.h"
 #include "layout/model_source.h"
 #include "layout/repack.h"
 #include "runtime/memory_plan.h"
 #include "tools/flags.h"
+#include "tools/stop_signals.h"
 
 namespace sluice {
 namespace {
@@ -17,7 +20,7 @@ namespace {
 struct RepackFlags {
   std::string in, out, type, resident_type, activation;
   std::optional<float> activation_threshold;
-  uint32_t block = 0;
+  std::optional<uint32_t> block;
   bool force = false, dry_run = false, no_progress = false;
 };
 
@@ -32,12 +35,13 @@ absl::Status ReadFlags(const RepackFlags& flags, ImportOptions* import, RepackOp
     SLUICE_ASSIGN_OR_RETURN(import->activation, ParseActivation(flags.activation));
   }
   import->activation_threshold = flags.activation_threshold;
-  if (flags.block != 0 &&
-      (flags.block < 512 || flags.block > 65536 || (flags.block & (flags.block - 1)) != 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--block is %u; it must be a power of two in 512..65536", flags.block));
+  if (flags.block) {
+    repack->block = *flags.block;
+    if (!std::has_single_bit(*flags.block) || *flags.block < 512 || *flags.block > 65536) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("--block is %u; it must be a power of two in 512..65536", *flags.block));
+    }
   }
-  repack->block = flags.block;
   repack->overwrite = flags.force;
   return absl::OkStatus();
 }
@@ -54,6 +58,19 @@ void PrintDirectory(const ModelConfig& config, const Directory& d) {
                     : "",
                 WeightTypeName(b.type), b.payload_bytes(), b.stride, b.bundles_per_blob,
                 b.blobs_per_layer());
+  const uint32_t padding = 100 - 100 * b.payload_bytes() / b.stride;
+  if (padding >= 20) {
+    absl::FPrintF(stderr,
+                  "sluice: %u %% of the FFN's bytes are padding: these neurons are small beside "
+                  "blocks of %u bytes\n",
+                  padding, b.block);
+  }
+}
+
+// Down columns lie across the blocks of a quantised source.
+bool DownIsRequantised(const ModelSource& source) {
+  const SourceTensor* down = source.Find("blk.0.ffn_down.weight");
+  return down != nullptr && BlockElements(down->type) > 1;
 }
 
 int RunRepack(const RepackFlags& flags) {
@@ -62,36 +79,48 @@ int RunRepack(const RepackFlags& flags) {
   if (const auto status = ReadFlags(flags, &import, &options); !status.ok()) {
     return ReportUsage(status);
   }
+  const StopSignals signals;
   const auto source = OpenModelSource(flags.in, import);
   if (!source.ok()) return ReportError(source.status());
   for (const std::string& warning : (*source)->warnings()) {
     absl::FPrintF(stderr, "sluice: %s\n", warning);
   }
   const Directory planned = PlanRepack(**source, options);
+  {  // What makes writing impossible is said before anything else.
+    const auto writable = AtomicFile::Create(
+        flags.out, {.overwrite = flags.force, .expected_bytes = DirectoryEnd(planned)});
+    if (!writable.ok()) return ReportError(writable.status());
+  }
   PrintDirectory((*source)->config(), planned);
   for (const std::string& note : NarrowedTensors(**source, planned)) {
     absl::FPrintF(stderr, "sluice: %s (--type chooses another)\n", note);
   }
   if (flags.dry_run) {
-    absl::FPrintF(stderr, "%s would take about %s\n", flags.out,
-                  FormatBytes(DirectoryEnd(planned)));
+    absl::PrintF("%s would take about %s\n", flags.out, FormatBytes(DirectoryEnd(planned)));
     return kExitOk;
   }
   absl::StatusOr<RepackReport> report;
   {
     ProgressLine line("repack");
-    if (!flags.no_progress) {
-      options.progress = [&](uint64_t done, uint64_t total) { line.Update(done, total); };
-    }
+    options.progress = [&](uint64_t done, uint64_t total) {
+      if (!flags.no_progress) line.Update(done, total);
+      return signals.received() == 0;
+    };
     report = Repack(**source, flags.out, options);
   }
+  if (absl::IsCancelled(report.status())) return ReportStopped(signals, flags.out);
   if (!report.ok()) return ReportError(report.status());
   const Provenance& p = report->provenance;
-  absl::FPrintF(stderr,
-                "relative error of packing: resident %.2e, gate %.2e, up %.2e, down %.2e\n"
-                "%s: %s\n",
-                p.resident_error, p.gate_error, p.up_error, p.down_error, flags.out,
-                FormatBytes(report->file_bytes));
+  absl::FPrintF(
+      stderr,
+      "relative error of packing: resident %.2e, gate %.2e, up %.2e, down %.2e\n"
+      "%s%s: %s\n",
+      p.resident_error, p.gate_error, p.up_error, p.down_error,
+      DownIsRequantised(**source)
+          ? "(down columns lie across the source's blocks and are quantised anew; a source "
+            "of F16 or F32 loses less)\n"
+          : "",
+      flags.out, FormatBytes(report->file_bytes));
   return kExitOk;
 }
 
@@ -102,18 +131,24 @@ void RegisterRepack(CLI::App& app, std::function<int()>* action) {
   CLI::App* cmd =
       app.add_subcommand("repack", "Make a .sluice file of a GGUF or a Hugging Face folder");
   cmd->add_option("IN", flags->in, "GGUF file (any part of a split one) or Hugging Face folder")
-      ->required();
-  cmd->add_option("OUT", flags->out, "The .sluice file to write")->required();
+      ->required()
+      ->check(NotEmpty());
+  cmd->add_option("OUT", flags->out, "The .sluice file to write")->required()->check(NotEmpty());
   cmd->add_option("--type", flags->type,
-                  "Type of FFN weights: f32, f16, q8, q4 (default: nearest to the source)");
+                  "Type of FFN weights: f32, f16, q8, q4 (default: nearest to the source)")
+      ->check(NotEmpty());
   cmd->add_option("--resident-type", flags->resident_type,
-                  "Type of all other matrices (default: nearest to the source)");
+                  "Type of all other matrices (default: nearest to the source)")
+      ->check(NotEmpty());
   cmd->add_option("--activation", flags->activation,
                   "FFN activation: silu, relu, relu2, fatrelu (default: what the source says, else "
-                  "silu)");
+                  "silu)")
+      ->check(NotEmpty());
   cmd->add_option("--activation-threshold", flags->activation_threshold, "Threshold of fatrelu");
-  cmd->add_option("--block", flags->block,
-                  "Alignment of bundles in bytes (default: 4096, or 512 where 4096 wastes much)");
+  cmd->add_option(
+      "--block", flags->block,
+      "Alignment of bundles in bytes, a power of two in 512..65536 (default: 4096, or 512 "
+      "where 4096 wastes much)");
   cmd->add_flag("--force", flags->force, "Overwrite OUT");
   cmd->add_flag("--dry-run", flags->dry_run, "Say what would be written, and write nothing");
   cmd->add_flag("--no-progress", flags->no_progress, "No progress line");

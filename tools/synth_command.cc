@@ -77,14 +77,17 @@ int RunSynth(const SynthFlags& flags) {
   const Clock::time_point writing = Clock::now();
   absl::StatusOr<uint64_t> bytes;
   {
+    const StopSignals signals;
     ProgressLine line("synth");
     SynthWriteOptions options;
     options.overwrite = flags.force;
     options.n_threads = flags.threads;
-    if (!flags.no_progress) {
-      options.progress = [&](uint64_t done, uint64_t total) { line.Update(done, total); };
-    }
+    options.progress = [&](uint64_t done, uint64_t total) {
+      if (!flags.no_progress) line.Update(done, total);
+      return signals.received() == 0;
+    };
     bytes = WriteSynthModel(*plan, flags.out, options);
+    if (absl::IsCancelled(bytes.status())) return ReportStopped(signals, flags.out);
   }
   if (!bytes.ok()) return ReportError(bytes.status());
   absl::FPrintF(stderr, "%s: generated model, shape %s, seed %d, %s in %.1f s\n", flags.out,
@@ -109,11 +112,12 @@ void RegisterSynth(CLI::App& app, std::function<int()>* action) {
       "synth",
       "Write a generated model of real size, for benchmarks: random weights with a planted "
       "structure of activity");
-  cmd->add_option("OUT", flags->out, "The GGUF file to write")->required();
+  cmd->add_option("OUT", flags->out, "The GGUF file to write")->required()->check(NotEmpty());
   cmd->add_option("--preset", flags->preset, "Shape: tiny, 1b, 3b, 7b")->required();
   cmd->add_option("--type", flags->type, "Type of all matrices: q4_0, f16, f32")
       ->capture_default_str();
   cmd->add_option("-s,--seed", options.seed, "The same seed and flags give the same bytes")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   cmd->add_option("--active", options.active, "Mean share of FFN neurons that fire for a token")
       ->capture_default_str();

@@ -21,8 +21,9 @@ int RunVerify(const std::string& path) {
   for (const std::string& finding : report->findings) {
     absl::FPrintF(stderr, "sluice: %s: %s does not match its checksum\n", path, finding);
   }
-  absl::PrintF("%s: %u matrix tiles and %u bundles checked, %u damaged\n", path, report->tiles,
-               report->bundles, report->damaged);
+  absl::PrintF("%s: %u matrix tiles and %u bundles checked, %u damaged%s\n", path, report->tiles,
+               report->bundles, report->damaged,
+               report->damaged > 0 ? "; copy or repack the file again" : "");
   return report->damaged == 0 ? kExitOk : kExitError;
 }
 
@@ -30,8 +31,9 @@ int RunVerify(const std::string& path) {
 
 void RegisterVerify(CLI::App& app, std::function<int()>* action) {
   auto path = std::make_shared<std::string>();
-  CLI::App* cmd = app.add_subcommand("verify", "Check every checksum of a .sluice file");
-  cmd->add_option("FILE", *path, "The .sluice file")->required();
+  CLI::App* cmd =
+      app.add_subcommand("verify", "Check every checksum of a .sluice file (padding has none)");
+  cmd->add_option("FILE", *path, "The .sluice file")->required()->check(NotEmpty());
   cmd->callback([=] { *action = [=] { return RunVerify(*path); }; });
 }
 
