@@ -268,7 +268,7 @@ TEST_F(CliTest, TextGoesToStdoutAndEverythingElseToStderr) {
       RunSluice(Generate({"-p", "hello", "-n", "5", "--temp", "0", "--ignore-eos"}));
   ASSERT_EQ(run.exit_code, kOk) << run.err;
   EXPECT_THAT(run.out, StartsWith("hello"));
-  for (const char* word : {"tokens/s", "TTFT", "TBT p50", "MB/token", "seed", "kernels", "io:"}) {
+  for (const char* word : {"tokens/s", "TTFT", "TBT p50", "MB/token", "greedy", "kernels", "io:"}) {
     EXPECT_THAT(run.err, HasSubstr(word));
     EXPECT_THAT(run.out, Not(HasSubstr(word)));
   }
