@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, repacks the sample model and generates text with its FFN weights
-# on flash, in 6 MiB of the 16 that it would take whole.
+# on flash, in 6 of the 10.5 MiB that it would take whole.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools/install_packages.sh
