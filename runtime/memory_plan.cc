@@ -18,7 +18,6 @@ namespace {
 constexpr uint32_t kLargePiece = 512 * 1024;
 constexpr uint32_t kManyBuffers = 8;
 constexpr uint32_t kFewSlots = 16;
-constexpr uint32_t kShortChunk = 32;  // what a model that is in memory is given in any case
 constexpr uint32_t kMaxIoCapacity = 4096;
 // What chunk scratch and stream buffers may take of a budget, as a divisor.
 constexpr uint64_t kScratchShare = 8;
@@ -96,10 +95,12 @@ class Planner {
     plan_.everything = Everything();
     if (request_.budget >= plan_.everything) {
       HoldEverything();
-      GrowScratch(UINT64_MAX, UINT64_MAX);
+      GrowRing(Left());
+      GrowChunk(Left());
       return Describe();
     }
-    GrowScratch(request_.budget / kRingShare, request_.budget / kScratchShare);
+    GrowRing(std::min(request_.budget / kRingShare, Left()));
+    GrowChunk(std::min(request_.budget / kScratchShare, Left()));
     const bool sparse = request_.mode == DecodeMode::kExact && config_.sparse();
     GiveToMatrices(ResidencyOrder(file_, /*gates=*/false));
     if (sparse) GiveToCache(kHotPercent);
@@ -167,22 +168,24 @@ class Planner {
     return request_.budget > total ? request_.budget - total : 0;
   }
 
-  // Larger stream buffers, then longer chunks, as far as the budget and these limits allow.
-  void GrowScratch(uint64_t ring_limit, uint64_t scratch_limit) {
-    ring_limit = std::min(ring_limit, Left());
+  // Larger stream buffers, for at most so many bytes more.
+  void GrowRing(uint64_t limit) {
+    const uint32_t piece = std::max(kLargePiece, smallest_piece_);
+    const uint64_t now = uint64_t{plan_.n_buffers} * plan_.piece_bytes;
     for (const uint32_t buffers : {kManyBuffers, kManyBuffers / 2}) {
-      const uint32_t piece = std::max(kLargePiece, smallest_piece_);
-      if (uint64_t{buffers} * piece <= ring_limit && plan_.n_buffers == 2) {
-        plan_.piece_bytes = piece;
-        plan_.n_buffers = buffers;
-      }
+      if (buffers <= plan_.n_buffers || uint64_t{buffers} * piece > now + limit) continue;
+      plan_.piece_bytes = piece;
+      plan_.n_buffers = buffers;
+      return;
     }
-    scratch_limit = std::min(scratch_limit, Left());
-    const uint64_t before = Total();
-    const uint32_t wanted = std::max(request_.chunk, plan_.chunk);
-    for (plan_.chunk = wanted; plan_.chunk > 1; plan_.chunk /= 2) {
-      if (Total() <= before + scratch_limit) break;
-    }
+  }
+
+  // Longer chunks, for at most so many bytes more.
+  void GrowChunk(uint64_t limit) {
+    const uint64_t most = Total() + std::min(limit, UINT64_MAX - Total());
+    const uint32_t least = plan_.chunk;
+    plan_.chunk = std::max(request_.chunk, least);
+    while (plan_.chunk > least && Total() > most) plan_.chunk = std::max(plan_.chunk / 2, least);
   }
 
   void GiveToMatrices(const std::vector<uint32_t>& order) {
@@ -202,7 +205,8 @@ class Planner {
   void HoldEverything() {
     plan_.resident.assign(plan_.resident.size(), true);
     plan_.n_slots = config_.n_layers * config_.d_ff;
-    plan_.chunk = std::clamp<uint32_t>(request_.chunk, 1, kShortChunk);
+    GrowRing(Total() / kRingShare);
+    GrowChunk(Total() / kScratchShare);
   }
 
   uint64_t Everything() {

@@ -10,6 +10,11 @@ namespace sluice {
 namespace {
 
 constexpr uint32_t kLoadRead = 1 << 20;
+
+uint32_t NumLoadReads(const MatrixEntry& m) {
+  return static_cast<uint32_t>((m.n_bytes() + kLoadRead - 1) / kLoadRead);
+}
+
 // Vectors that are multiplied with a tile at a time: they and the tile stay in the L2 cache.
 constexpr size_t kVectorBlock = 32;
 constexpr size_t kRowUnit = 8;  // rows that kernels like to take together
@@ -57,35 +62,45 @@ absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Create(
   return store;
 }
 
+// All reads go out in order as the queue has room for them; a matrix is checked as soon as it is
+// there, while the next ones come.
 absl::Status WeightStore::LoadResident() {
   if (mapped_) return absl::OkStatus();
-  std::byte* at = arena_.data();  // in the order of Create
+  std::vector<uint32_t> missing(base_.size());  // reads that have not landed
+  uint32_t next = 0;                            // the matrix to ask for
+  uint64_t asked = 0;                           // bytes of it
+  std::byte* dst = arena_.data();               // in the order of Create
+  for (uint32_t i = 0; i < base_.size(); ++i) {
+    if (base_[i] != nullptr) missing[i] = NumLoadReads(file_.matrix(i));
+  }
+  const auto ask = [&] {
+    for (; next < base_.size(); ++next, asked = 0) {
+      if (base_[next] == nullptr) continue;
+      const MatrixEntry& m = file_.matrix(next);
+      for (; asked < m.n_bytes(); asked += kLoadRead) {
+        if (io_.room() == 0) return;
+        const auto length =
+            static_cast<uint32_t>(std::min<uint64_t>(kLoadRead, m.n_bytes() - asked));
+        const IoRequest read = {m.offset + asked, length, dst, next};
+        io_.SubmitSlots({&read, 1});
+        dst += length;
+      }
+    }
+  };
+  std::byte* matrix = arena_.data();
   for (uint32_t i = 0; i < base_.size(); ++i) {
     if (base_[i] == nullptr) continue;
-    SLUICE_RETURN_IF_ERROR(LoadMatrix(i, at));
-    at += ResidentBytes(file_.matrix(i));
+    while (missing[i] > 0) {
+      ask();
+      SLUICE_RETURN_IF_ERROR(io_.WaitAndPump());
+      for (const uint32_t landed : io_.landed()) --missing[landed];
+      io_.ClearLanded();
+    }
+    const MatrixEntry& m = file_.matrix(i);
+    SLUICE_RETURN_IF_ERROR(CheckTiles(i, 0, m.n_tiles(), matrix));
+    matrix += ResidentBytes(m);
   }
   return absl::OkStatus();
-}
-
-absl::Status WeightStore::LoadMatrix(uint32_t matrix, std::byte* dst) {
-  const MatrixEntry& m = file_.matrix(matrix);
-  const uint64_t bytes = m.n_bytes();
-  uint64_t submitted = 0, landed = 0;
-  const uint64_t n_reads = (bytes + kLoadRead - 1) / kLoadRead;
-  while (landed < n_reads) {
-    while (submitted < n_reads && io_.room() > 0) {
-      const uint64_t at = submitted * kLoadRead;
-      const auto length = static_cast<uint32_t>(std::min<uint64_t>(kLoadRead, bytes - at));
-      const IoRequest read = {m.offset + at, length, dst + at, static_cast<uint32_t>(submitted)};
-      io_.SubmitSlots(std::span(&read, 1));
-      ++submitted;
-    }
-    SLUICE_RETURN_IF_ERROR(io_.WaitAndPump());
-    landed += io_.landed().size();
-    io_.ClearLanded();
-  }
-  return CheckTiles(matrix, 0, m.n_tiles(), dst);
 }
 
 absl::Status WeightStore::CheckTiles(uint32_t matrix, uint32_t first, uint32_t count,

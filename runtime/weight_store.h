@@ -65,7 +65,6 @@ class WeightStore {
       : file_(file), kernels_(kernels), pool_(pool), io_(io), ring_(ring) {}
 
   absl::Status ReadTilesOf(std::span<const int32_t> tokens);
-  absl::Status LoadMatrix(uint32_t matrix, std::byte* dst);
   // Checks tiles [first, first + count) at `bytes`; a damaged one is read once more, buffered.
   absl::Status CheckTiles(uint32_t matrix, uint32_t first, uint32_t count, std::byte* bytes);
   absl::Status CheckMappedTiles(uint32_t matrix);
