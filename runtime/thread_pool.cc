@@ -52,7 +52,8 @@ absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::Create(int n_threads, ui
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "cannot start %d compute threads: %s; give a smaller -t, or raise the limits of "
-                        "processes and memory (ulimit -u, -d, -v)", n_threads, error.what()));
+        "processes and memory (ulimit -u, -d, -v)",
+        n_threads, error.what()));
   }
   return pool;
 }
