@@ -6,15 +6,16 @@ cmake_minimum_required(VERSION 3.25)
 
 # What each folder may include besides itself. A header in place of a folder allows that one only.
 set(allowed_io)
+set(allowed_io/suite io)
 set(allowed_cache io)
 set(allowed_layout io)
 set(allowed_runtime/kernels layout/weight_type.h)
 set(allowed_runtime/tokenizer layout io)
 set(allowed_predictor layout io runtime/kernels)
 set(allowed_runtime predictor cache layout io runtime/kernels runtime/tokenizer)
-set(allowed_tools runtime ${allowed_runtime})
-set(allowed_bench runtime ${allowed_runtime})
-set(allowed_tests bench tools runtime ${allowed_runtime})
+set(allowed_tools runtime io/suite ${allowed_runtime})
+set(allowed_bench runtime io/suite ${allowed_runtime})
+set(allowed_tests bench tools runtime io/suite ${allowed_runtime})
 set(allowed_tests/fuzz tests runtime ${allowed_runtime})
 
 # Folders that the decoder is linked from. Of layout they may use only what its library for the
@@ -22,7 +23,7 @@ set(allowed_tests/fuzz tests runtime ${allowed_runtime})
 set(online cache predictor runtime runtime/kernels runtime/tokenizer)
 set(online_without_source byte_io)  # headers of that library that have no source beside them
 
-set(folders io cache layout predictor runtime runtime/kernels runtime/tokenizer tools bench tests
+set(folders io io/suite cache layout predictor runtime runtime/kernels runtime/tokenizer tools bench tests
             tests/fuzz)
 
 # Stems of the sources of sluice_layout, the library for the decoder.

@@ -14,11 +14,11 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
+#include "io/available_memory.h"
 #include "io/clock.h"
 #include "io/cpu_topology.h"
 #include "io/status.h"
 #include "layout/sluice_file.h"
-#include "runtime/available_memory.h"
 #include "runtime/generation.h"
 #include "runtime/memory_plan.h"
 #include "runtime/tokenizer/text_stream.h"

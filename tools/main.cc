@@ -74,6 +74,7 @@ int main(int argc, char** argv) {
   sluice::RegisterInspect(app, &action);
   sluice::RegisterSynth(app, &action);
   sluice::RegisterVerify(app, &action);
+  sluice::RegisterIobench(app, &action);
   if (argc > 1) {
     const std::string mistaken = MistakenFlag(app, argc, argv);
     if (!mistaken.empty()) {

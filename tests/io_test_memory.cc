@@ -5,7 +5,7 @@
 #include <fstream>
 #include <string>
 
-#include "runtime/available_memory.h"
+#include "io/available_memory.h"
 #include "tests/test_paths.h"
 
 namespace sluice {

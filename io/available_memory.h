@@ -1,6 +1,6 @@
 // How much memory this process may still take without pushing others, or itself, out.
-#ifndef SLUICE_RUNTIME_AVAILABLE_MEMORY_H_
-#define SLUICE_RUNTIME_AVAILABLE_MEMORY_H_
+#ifndef SLUICE_IO_AVAILABLE_MEMORY_H_
+#define SLUICE_IO_AVAILABLE_MEMORY_H_
 
 #include <cstdint>
 #include <string>
@@ -14,4 +14,4 @@ uint64_t AvailableMemory(const std::string& root = "");
 
 }  // namespace sluice
 
-#endif  // SLUICE_RUNTIME_AVAILABLE_MEMORY_H_
+#endif  // SLUICE_IO_AVAILABLE_MEMORY_H_

@@ -1,4 +1,4 @@
-#include "runtime/available_memory.h"
+#include "io/available_memory.h"
 
 #include <algorithm>
 #include <fstream>

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""`sluice iobench` beside fio: the same file, the same parameters, alternating runs.
+
+  bench/fio.py SLUICE FILE [--fio PATH] [-r ROUNDS] [--bs 4k,16k,64k,512k] [--iodepth 1,32]
+               [--rw read,randread] [--size 1g] [--runtime 1]
+
+Both read with io_uring past the page cache. Prints a Markdown table of the medians and their ratio,
+with the lowest and highest ratio of a round beside it.
+"""
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+
+
+def run(command):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          check=False)
+    if done.returncode != 0:
+        sys.exit(f"failed ({done.returncode}): {' '.join(command)}\n{done.stderr}")
+    return json.loads(done.stdout)
+
+
+def run_fio(options, rw, bs, depth):
+    report = run([options.fio, "--name=x", f"--filename={options.file}", f"--rw={rw}", f"--bs={bs}",
+                  f"--iodepth={depth}", f"--size={options.size}", f"--runtime={options.runtime}",
+                  "--time_based", "--ramp_time=0.25", "--direct=1", "--ioengine=io_uring",
+                  "--readonly", "--output-format=json"])
+    read = report["jobs"][0]["read"]
+    return {"mb": read["bw_bytes"] / 1e6, "p50": read["clat_ns"]["percentile"]["50.000000"] / 1e3,
+            "cpu": (report["jobs"][0]["usr_cpu"] + report["jobs"][0]["sys_cpu"]) / 100
+                   * report["jobs"][0]["job_runtime"] * 1e3 / max(read["total_ios"], 1)}
+
+
+def run_sluice(options, rw, bs, depth):
+    report = run([options.sluice, "iobench", options.file, f"--rw={rw}", f"--bs={bs}",
+                  f"--iodepth={depth}", f"--size={options.size}", "--json", "--gate=0",
+                  f"--runtime={options.runtime / 3}", "--ramp_time=0.25", "--repeats=3"])
+    cell = report["cells"][0]
+    if not cell["effective"]["direct"]:
+        sys.exit(f"not direct: {cell['effective']['direct_note']}")
+    return {"mb": cell["mb_per_s"]["median"], "p50": cell["latency_us"]["p50"],
+            "cpu": cell["cpu_us_per_operation"]}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("sluice")
+    parser.add_argument("file")
+    parser.add_argument("--fio", default="fio")
+    parser.add_argument("-r", type=int, default=5)
+    parser.add_argument("--bs", default="4k,16k,64k,512k")
+    parser.add_argument("--iodepth", default="1,32")
+    parser.add_argument("--rw", default="read,randread")
+    parser.add_argument("--size", default="1g")
+    parser.add_argument("--runtime", type=float, default=3)
+    options = parser.parse_args()
+    print("| rw | bs | depth | fio MB/s | sluice MB/s | ratio (rounds) | p50 us fio, sluice | "
+          "CPU us/read fio, sluice |\n|---|---|---|---|---|---|---|---|")
+    for rw in options.rw.split(","):
+        for bs in options.bs.split(","):
+            for depth in options.iodepth.split(","):
+                rounds = [(run_fio(options, rw, bs, depth), run_sluice(options, rw, bs, depth))
+                          for _ in range(options.r)]
+                median = [{key: statistics.median(r[way][key] for r in rounds)
+                           for key in ("mb", "p50", "cpu")} for way in (0, 1)]
+                ratios = [s["mb"] / f["mb"] for f, s in rounds]
+                print(f"| {rw} | {bs} | {depth} | {median[0]['mb']:.1f} | {median[1]['mb']:.1f} | "
+                      f"{median[1]['mb'] / median[0]['mb']:.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
+                      f" | {median[0]['p50']:.1f}, {median[1]['p50']:.1f} | "
+                      f"{median[0]['cpu']:.2f}, {median[1]['cpu']:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

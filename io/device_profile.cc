@@ -1,0 +1,129 @@
+#include "io/device_profile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "io/json_fields.h"
+#include "io/status.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr uint32_t kSmallRead = 4096;
+
+const char* PatternName(bool random) { return random ? "random" : "sequential"; }
+
+double LogDistance(double a, double b) { return std::abs(std::log(a / b)); }
+
+}  // namespace
+
+absl::StatusOr<DeviceProfile> DeviceProfile::Parse(std::string_view text,
+                                                   const std::string& source) {
+  SLUICE_ASSIGN_OR_RETURN(DeviceModel model, DeviceModel::Parse(text, source));
+  DeviceProfile profile(std::move(model));
+  const nlohmann::json document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  JsonFields top(document, source);
+  top.Each("fits", [&](JsonFields& entry) {
+    CostFit fit;
+    fit.range = static_cast<uint64_t>(entry.Number("range", 4096, 1e18));
+    fit.depth = static_cast<uint32_t>(entry.Number("depth", 1, 65536));
+    fit.operation_ns = entry.Number("operation_ns", 0, 1e12);
+    fit.ns_per_byte = entry.Number("ns_per_byte", 0, 1e9);
+    fit.worst_residual = entry.Number("worst_residual", 0, 1e9);
+    profile.fits_.push_back(fit);
+  });
+  SLUICE_RETURN_IF_ERROR(top.status());
+  return profile;
+}
+
+absl::StatusOr<DeviceProfile> DeviceProfile::Load(const std::string& path) {
+  constexpr size_t kLargest = 1 << 20;
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return absl::NotFoundError(path + ": the device profile cannot be opened");
+  std::string text(kLargest + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  if (text.size() > kLargest) {
+    return absl::InvalidArgumentError(path + ": is too large for a device profile");
+  }
+  return Parse(text, path);
+}
+
+std::string DeviceProfile::ToJson() const {
+  Json points = Json::array(), bounds = Json::array(), fits = Json::array();
+  for (const DeviceModel::Point& p : model_.points()) {
+    points.push_back({{"pattern", PatternName(p.random)},
+                      {"block", p.block},
+                      {"range", p.range ? Json(*p.range) : Json(nullptr)},
+                      {"core", CoreClassName(p.core)},
+                      {"value", p.megabytes_per_second}});
+  }
+  for (const DeviceModel::Bound& b : model_.bounds()) {
+    bounds.push_back({{"pattern", PatternName(b.random)},
+                      {"block_max", b.block_max},
+                      {"value", b.megabytes_per_second}});
+  }
+  for (const CostFit& f : fits_) {
+    fits.push_back({{"range", f.range},
+                    {"depth", f.depth},
+                    {"operation_ns", f.operation_ns},
+                    {"ns_per_byte", f.ns_per_byte},
+                    {"worst_residual", f.worst_residual}});
+  }
+  const Json document = {{"name", model_.name()},
+                         {"queue_entries", model_.queue_entries()},
+                         {"read_MBps", std::move(points)},
+                         {"upper_bounds_MBps", std::move(bounds)},
+                         {"multi_core_issue_penalty", {{"max_loss", model_.max_loss()}}},
+                         {"fits", std::move(fits)}};
+  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+CostFit DeviceProfile::FitFor(uint64_t range, uint32_t depth) const {
+  const auto distance = [&](const CostFit& f) {
+    return LogDistance(static_cast<double>(f.range),
+                       static_cast<double>(std::max<uint64_t>(range, 1))) +
+           LogDistance(f.depth, std::max<uint32_t>(depth, 1));
+  };
+  const auto nearest = std::min_element(
+      fits_.begin(), fits_.end(),
+      [&](const CostFit& a, const CostFit& b) { return distance(a) < distance(b); });
+  if (nearest != fits_.end()) return *nearest;
+  // From the table: the line through a small and a large read.
+  constexpr uint32_t kLargeRead = 512 * 1024;
+  const double small = model_.ServiceNs(true, kSmallRead, range, CoreClass::kBig);
+  const double large = model_.ServiceNs(true, kLargeRead, range, CoreClass::kBig);
+  CostFit fit{.range = range, .depth = depth};
+  fit.ns_per_byte = std::max(large - small, 0.0) / (kLargeRead - kSmallRead);
+  fit.operation_ns = std::max(small - kSmallRead * fit.ns_per_byte, 0.0);
+  return fit;
+}
+
+double DeviceProfile::TimeNs(uint64_t operations, uint64_t bytes, uint64_t range,
+                             uint32_t depth) const {
+  return FitFor(range, depth).TimeNs(operations, bytes);
+}
+
+uint64_t DeviceProfile::GapBytes(uint64_t range, uint32_t depth) const {
+  const CostFit fit = FitFor(range, depth);
+  constexpr double kMost = 1 << 30;
+  if (fit.ns_per_byte <= 0) return fit.operation_ns > 0 ? static_cast<uint64_t>(kMost) : 0;
+  return static_cast<uint64_t>(std::min(fit.operation_ns / fit.ns_per_byte, kMost));
+}
+
+uint32_t DeviceProfile::BestDepth() const {
+  if (fits_.empty()) return model_.queue_entries();
+  const auto small = [](const CostFit& f) { return f.TimeNs(1, kSmallRead); };
+  double best = small(fits_.front());
+  for (const CostFit& f : fits_) best = std::min(best, small(f));
+  uint32_t depth = UINT32_MAX;
+  for (const CostFit& f : fits_) {
+    if (small(f) <= 1.05 * best) depth = std::min(depth, f.depth);
+  }
+  return depth;
+}
+
+}  // namespace sluice

@@ -1,0 +1,65 @@
+// What is known of a storage device, kept as JSON: a table of throughputs (DeviceModel), and fits
+// of what a batch of random reads costs. A run of `sluice iobench --profile` writes one; the read
+// merger, the choice of queue depth and the planner load it.
+#ifndef SLUICE_IO_DEVICE_PROFILE_H_
+#define SLUICE_IO_DEVICE_PROFILE_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "io/device_model.h"
+
+namespace sluice {
+
+// Random reads within a range, so many in flight: time = operations * operation_ns + bytes *
+// ns_per_byte, for the device as a whole.
+struct CostFit {
+  uint64_t range = 0;  // bytes
+  uint32_t depth = 0;
+  double operation_ns = 0;
+  double ns_per_byte = 0;
+  double worst_residual =
+      0;  // the largest |predicted / measured - 1| of the cells it was made from
+
+  double TimeNs(uint64_t operations, uint64_t bytes) const {
+    return static_cast<double>(operations) * operation_ns +
+           static_cast<double>(bytes) * ns_per_byte;
+  }
+};
+
+// Immutable but for what a maker sets; thread-safe after that.
+class DeviceProfile {
+ public:
+  // Fits may be missing, as in a table of published figures; then costs come from the table.
+  // InvalidArgument says which field is wrong.
+  static absl::StatusOr<DeviceProfile> Parse(std::string_view json, const std::string& source);
+  static absl::StatusOr<DeviceProfile> Load(const std::string& path);
+  explicit DeviceProfile(DeviceModel model) : model_(std::move(model)) {}
+
+  std::string ToJson() const;
+
+  const DeviceModel& model() const { return model_; }
+  const std::vector<CostFit>& fits() const { return fits_; }
+  void AddFit(const CostFit& fit) { fits_.push_back(fit); }
+
+  // The time that a batch of random reads within `range` takes, `depth` in flight: from the fit
+  // nearest in both (on logarithmic scales).
+  double TimeNs(uint64_t operations, uint64_t bytes, uint64_t range, uint32_t depth) const;
+  // Up to so many bytes between two extents are read sooner than another operation is done.
+  uint64_t GapBytes(uint64_t range, uint32_t depth) const;
+  // The smallest depth whose operations cost at most 5 % more than those of the best one.
+  uint32_t BestDepth() const;
+
+ private:
+  CostFit FitFor(uint64_t range, uint32_t depth) const;
+
+  DeviceModel model_;
+  std::vector<CostFit> fits_;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_IO_DEVICE_PROFILE_H_

@@ -1,0 +1,68 @@
+// A submitting thread of a cell: keeps as many reads in flight as its engine takes.
+#ifndef SLUICE_IO_SUITE_LOAD_JOB_H_
+#define SLUICE_IO_SUITE_LOAD_JOB_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "io/aligned_buffer.h"
+#include "io/read_engine.h"
+#include "io/storage_file.h"
+#include "io/suite/latency_histogram.h"
+#include "io/suite/load.h"
+#include "io/suite/offset_sequence.h"
+
+namespace sluice {
+
+// What the jobs of a cell share.
+struct LoadControl {
+  std::atomic<uint32_t> window{0};  // 0: warm-up; beyond the last: too late to count
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> operations{0};
+  std::atomic<int> running{0};
+};
+
+class LoadJob {
+ public:
+  // Borrows the file, the spec and the control. `index` is the job's, from 0.
+  LoadJob(const StorageFile& file, const LoadSpec& spec, int index,
+          std::unique_ptr<ReadEngine> engine, AlignedBuffer memory, LoadControl& control);
+
+  absl::Status Start();
+  void Join();
+
+  // After Join.
+  const absl::Status& status() const { return status_; }
+  const std::string& affinity_note() const { return affinity_note_; }
+  bool pinned() const { return pinned_; }
+  const LatencyHistogram& latency(size_t window) const { return latency_[window]; }
+
+ private:
+  absl::Status Drive();
+  // Adds an operation for every free slot, unless the cell is over.
+  void FillOps(std::vector<ReadOp>& ops);
+  absl::Status CheckResult(const ReadResult& r) const;
+
+  const StorageFile& file_;
+  const LoadSpec& spec_;
+  LoadControl& control_;
+  OffsetSequence sequence_;
+  std::unique_ptr<ReadEngine> engine_;
+  AlignedBuffer memory_;
+  std::vector<uint64_t> started_ns_;  // by slot
+  std::vector<uint32_t> free_;
+  std::vector<LatencyHistogram> latency_;  // by window
+  absl::Status status_;
+  std::string affinity_note_;
+  bool pinned_ = false;
+  std::thread thread_;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_IO_SUITE_LOAD_JOB_H_

@@ -1,0 +1,107 @@
+#include "io/suite/profile_fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "io/status.h"
+
+namespace sluice {
+namespace {
+
+bool IsUsable(const CellResult& c) {
+  return c.load.direct && c.spec.n_jobs == 1 && c.megabytes_per_second().median > 0;
+}
+
+CoreClass ClassOf(const std::map<int, CoreClass>& classes, int core) {
+  const auto found = classes.find(core);
+  return found == classes.end() ? CoreClass::kBig : found->second;
+}
+
+struct Sample {
+  double bytes = 0;
+  double ns = 0;  // per operation
+};
+
+// Minimises the sum of ((a + b * bytes) / ns - 1)^2; neither a nor b below 0.
+CostFit FitLine(const std::vector<Sample>& samples) {
+  double s1 = 0, sx = 0, sxx = 0, sy = 0, sxy = 0;
+  for (const Sample& s : samples) {
+    const double one = 1 / s.ns, x = s.bytes / s.ns;
+    s1 += one * one;
+    sx += one * x;
+    sxx += x * x;
+    sy += one;
+    sxy += x;
+  }
+  CostFit fit;
+  const double determinant = s1 * sxx - sx * sx;
+  fit.operation_ns = determinant > 0 ? (sy * sxx - sxy * sx) / determinant : 0;
+  fit.ns_per_byte = determinant > 0 ? (s1 * sxy - sx * sy) / determinant : 0;
+  if (fit.operation_ns < 0 || determinant <= 0) {
+    fit.operation_ns = 0;
+    fit.ns_per_byte = sxy / sxx;
+  } else if (fit.ns_per_byte < 0) {
+    fit.ns_per_byte = 0;
+    fit.operation_ns = sy / s1;
+  }
+  for (const Sample& s : samples) {
+    const double predicted = fit.operation_ns + s.bytes * fit.ns_per_byte;
+    fit.worst_residual = std::max(fit.worst_residual, std::abs(predicted / s.ns - 1));
+  }
+  return fit;
+}
+
+}  // namespace
+
+std::map<int, CoreClass> ClassifyCores(std::span<const CpuCore> cores) {
+  std::set<uint32_t> speeds;
+  for (const CpuCore& c : cores) speeds.insert(c.speed);
+  std::map<int, CoreClass> classes;
+  for (const CpuCore& c : cores) {
+    classes[c.id] = c.speed == *speeds.rbegin()  ? CoreClass::kBig
+                    : c.speed == *speeds.begin() ? CoreClass::kLittle
+                                                 : CoreClass::kMiddle;
+  }
+  return classes;
+}
+
+absl::StatusOr<DeviceProfile> FitProfile(const std::string& name, std::span<const CellResult> cells,
+                                         const std::map<int, CoreClass>& classes,
+                                         uint64_t file_bytes) {
+  std::map<std::tuple<bool, uint32_t, uint64_t, CoreClass>, double> best;
+  std::map<std::pair<uint64_t, uint32_t>, std::vector<Sample>> samples;
+  for (const CellResult& c : cells) {
+    if (!IsUsable(c)) continue;
+    const CoreClass core = ClassOf(classes, c.spec.core);
+    double& rate = best[{c.spec.random, c.spec.block, c.spec.range, core}];
+    rate = std::max(rate, c.megabytes_per_second().median);
+    if (c.spec.random && core == CoreClass::kBig) {
+      samples[{c.spec.range, c.spec.depth}].push_back(
+          {static_cast<double>(c.spec.block), 1e9 / c.operations_per_second().median});
+    }
+  }
+  std::vector<DeviceModel::Point> points;
+  for (const auto& [key, rate] : best) {
+    DeviceModel::Point p;
+    uint64_t range = 0;
+    std::tie(p.random, p.block, range, p.core) = key;
+    if (range < file_bytes) p.range = range;
+    p.megabytes_per_second = rate;
+    points.push_back(p);
+  }
+  SLUICE_ASSIGN_OR_RETURN(DeviceModel model, DeviceModel::FromPoints(name, std::move(points)));
+  DeviceProfile profile(std::move(model));
+  for (const auto& [place, of_place] : samples) {
+    if (of_place.size() < 2) continue;
+    CostFit fit = FitLine(of_place);
+    std::tie(fit.range, fit.depth) = place;
+    profile.AddFit(fit);
+  }
+  return profile;
+}
+
+}  // namespace sluice
