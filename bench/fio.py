@@ -26,9 +26,9 @@ def run_fio(options, rw, bs, depth):
     report = run([options.fio, "--name=x", f"--filename={options.file}", f"--rw={rw}", f"--bs={bs}",
                   f"--iodepth={depth}", f"--size={options.size}", f"--runtime={options.runtime}",
                   "--time_based", "--ramp_time=0.25", "--direct=1", "--ioengine=io_uring",
-                  "--readonly", "--output-format=json"])
+                  "--readonly", "--lat_percentiles=1", "--output-format=json"])
     read = report["jobs"][0]["read"]
-    return {"mb": read["bw_bytes"] / 1e6, "p50": read["clat_ns"]["percentile"]["50.000000"] / 1e3,
+    return {"mb": read["bw_bytes"] / 1e6, "p50": read["lat_ns"]["percentile"]["50.000000"] / 1e3,
             "cpu": (report["jobs"][0]["usr_cpu"] + report["jobs"][0]["sys_cpu"]) / 100
                    * report["jobs"][0]["job_runtime"] * 1e3 / max(read["total_ios"], 1)}
 
