@@ -24,8 +24,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-using Arguments = std::vector<std::string>;
-
 std::string Slurp(const std::string& path) {
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
@@ -51,12 +49,6 @@ class IobenchTest : public testing::Test {
     more.insert(more.begin(), "iobench");
     more.insert(more.end(), quick.begin(), quick.end());
     return more;
-  }
-  static void ExpectError(const Arguments& arguments, int exit_code, const std::string& what) {
-    const RunResult run = RunSluice(arguments);
-    EXPECT_EQ(run.exit_code, exit_code) << run.err;
-    EXPECT_THAT(run.err, HasSubstr(what));
-    EXPECT_THAT(run.out, IsEmpty());
   }
 
   TempDir dir_;

@@ -8,6 +8,8 @@
 #include <csignal>
 #include <thread>
 
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 #include "tests/import_test_files.h"
 #include "tests/test_paths.h"
 
@@ -36,7 +38,7 @@ void Redirect(int fd, const char* path, int flags) {
 
 }  // namespace
 
-RunResult RunSluice(const std::vector<std::string>& arguments, RunSetup setup) {
+RunResult RunSluice(const Arguments& arguments, RunSetup setup) {
   TempDir dir;
   if (setup.stdout_path.empty()) setup.stdout_path = dir.File("out");
   if (setup.stderr_path.empty()) setup.stderr_path = dir.File("err");
@@ -67,6 +69,13 @@ RunResult RunSluice(const std::vector<std::string>& arguments, RunSetup setup) {
   if (is_capture(setup.stdout_path)) result.out = ReadFile(setup.stdout_path);
   if (is_capture(setup.stderr_path)) result.err = ReadFile(setup.stderr_path);
   return result;
+}
+
+void ExpectError(const Arguments& arguments, int exit_code, const std::string& what) {
+  const RunResult run = RunSluice(arguments);
+  EXPECT_EQ(run.exit_code, exit_code) << run.err;
+  EXPECT_THAT(run.err, testing::HasSubstr(what));
+  EXPECT_THAT(run.out, testing::IsEmpty());
 }
 
 }  // namespace sluice

@@ -8,6 +8,11 @@
 
 namespace sluice {
 
+using Arguments = std::vector<std::string>;
+
+// The program's exit codes.
+inline constexpr int kOk = 0, kError = 1, kUsage = 2;
+
 struct RunSetup {
   std::string stdin_path = "/dev/null";  // "": closed
   // "": captured.
@@ -24,7 +29,10 @@ struct RunResult {
 };
 
 // A run that hangs is ended with SIGKILL after ten minutes.
-RunResult RunSluice(const std::vector<std::string>& arguments, RunSetup setup = {});
+RunResult RunSluice(const Arguments& arguments, RunSetup setup = {});
+
+// Runs and expects an error of this kind that says `what`, with nothing on stdout.
+void ExpectError(const Arguments& arguments, int exit_code, const std::string& what);
 
 }  // namespace sluice
 
