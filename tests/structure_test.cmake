@@ -1,5 +1,6 @@
 # Checks that includes follow the arrows between the folders:
-#   tools, bench, tests -> runtime -> predictor, cache, layout -> io; runtime/kernels is a leaf.
+#   tools, bench, tests -> runtime -> predictor, cache, layout -> io; runtime/kernels is a leaf;
+# and that a source includes its own header first, so that compiling it compiles the header alone.
 # Run as: cmake -DROOT=<source folder> -P structure_test.cmake
 
 cmake_minimum_required(VERSION 3.25)
@@ -53,9 +54,22 @@ function(check_include folder file included)
   endif()
 endfunction()
 
+# Notes a violation if `file` of `folder` has a header of its name and includes another one first.
+function(check_own_header folder file)
+  string(REGEX REPLACE "\\.cc$" ".h" header ${file})
+  if(NOT header STREQUAL file AND EXISTS ${ROOT}/${folder}/${header})
+    file(STRINGS ${ROOT}/${folder}/${file} first REGEX "^#include" LIMIT_COUNT 1)
+    if(NOT first STREQUAL "#include \"${folder}/${header}\"")
+      set(violations "${violations}${folder}/${file}: does not include ${header} first\n"
+          PARENT_SCOPE)
+    endif()
+  endif()
+endfunction()
+
 foreach(folder ${folders})
   file(GLOB files RELATIVE ${ROOT}/${folder} ${ROOT}/${folder}/*.h ${ROOT}/${folder}/*.cc)
   foreach(file ${files})
+    check_own_header(${folder} ${file})
     file(STRINGS ${ROOT}/${folder}/${file} lines REGEX "^#include \"")
     foreach(line ${lines})
       string(REGEX REPLACE "^#include \"([^\"]*)\".*" "\\1" included "${line}")
@@ -72,6 +86,6 @@ if(n_includes EQUAL 0)
   message(FATAL_ERROR "${ROOT}: no include was found")
 endif()
 if(violations)
-  message(FATAL_ERROR "Includes against the arrows between folders:\n${violations}")
+  message(FATAL_ERROR "Includes that do not follow the rules:\n${violations}")
 endif()
-message(STATUS "${n_includes} includes follow the arrows")
+message(STATUS "${n_includes} includes follow the rules")

@@ -1,0 +1,1 @@
+// Stands for a header whose source does not include it first.
