@@ -5,11 +5,14 @@
 
 #include <atomic>
 #include <fstream>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "io/fault_engine.h"
 #include "io/suite/load.h"
 #include "io/suite/suite.h"
 #include "tests/test_paths.h"
@@ -17,6 +20,7 @@
 namespace sluice {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 class LoadTest : public testing::Test {
@@ -52,7 +56,8 @@ TEST_F(LoadTest, EveryEngineReadsWhateverTheBlockAndTheNumberOfJobs) {
         if (engine == LoadEngine::kUring && absl::IsUnimplemented(result.status())) continue;
         ASSERT_TRUE(result.ok()) << LoadEngineName(engine) << " " << block << ": "
                                  << result.status();
-        ASSERT_EQ(result->windows.size(), 3u);
+        EXPECT_LE(result->windows.size(), 3u);
+        EXPECT_TRUE(result->windows.size() == 3 || result->ran_out);
         uint64_t operations = 0;
         for (const LoadWindow& w : result->windows) operations += w.operations;
         EXPECT_LE(operations, kBytes / block) << "a block was read twice";
@@ -68,6 +73,7 @@ TEST_F(LoadTest, ARandomCellEndsWhenEveryBlockHasBeenRead) {
   const auto result = RunLoad(path_, spec, nullptr);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(result->ran_out);
+  EXPECT_TRUE(result->windows.empty()) << "no window had two reads in each slot";
 }
 
 TEST_F(LoadTest, LatenciesAreCountedInTheWindowInWhichTheyEnd) {
@@ -120,6 +126,68 @@ TEST_F(LoadTest, AFileThatBecomesShorterEndsTheSuiteAndKeepsWhatWasMeasured) {
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(std::string(status.message()), HasSubstr(path_));
   EXPECT_EQ(results.size(), 1u);
+}
+
+// Makes every read of a byte in [begin, end) fail.
+auto FailingBetween(uint64_t begin, uint64_t end) {
+  return [=](std::unique_ptr<ReadEngine> inner) -> std::unique_ptr<ReadEngine> {
+    FaultConfig config;
+    config.eio_begin = begin;
+    config.eio_end = end;
+    return std::make_unique<FaultEngine>(std::move(inner), config, /*direct_fd=*/-1);
+  };
+}
+
+TEST_F(LoadTest, AReadThatFailsInTheMiddleOfACellEndsItByFileAndOffset) {
+  for (const bool random : {false, true}) {
+    for (const int jobs : {1, 3}) {
+      LoadSpec spec = Short(LoadEngine::kPread, random);
+      spec.block = 4096;
+      spec.n_jobs = jobs;
+      spec.window_s = 1000;
+      spec.wrap_engine = FailingBetween(kBytes / 2, kBytes / 2 + 1);
+      const absl::Status status = RunLoad(path_, spec, nullptr).status();
+      EXPECT_THAT(std::string(status.message()),
+                  AllOf(HasSubstr(path_ + ": a read of 4096 bytes at 2097152 failed"),
+                        HasSubstr("Input/output error")));
+    }
+  }
+}
+
+TEST_F(LoadTest, AReadThatFailsEndsTheSuiteAndKeepsTheCellsBefore) {
+  std::vector<LoadSpec> specs(3, Short(LoadEngine::kPread, true));
+  specs[2].wrap_engine = FailingBetween(0, kBytes);
+  std::vector<CellResult> results;
+  const absl::Status status = RunSuite(path_, specs, SuiteOptions(), &results);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(path_));
+  EXPECT_EQ(results.size(), 2u);
+}
+
+TEST_F(LoadTest, ReadsThatCannotBeAlignedAreBufferedAndSaySo) {
+  LoadSpec odd_block = Short(LoadEngine::kPread, true), odd_offset = odd_block;
+  odd_block.block = 1000;
+  odd_offset.offset = 1;
+  odd_offset.range = kBytes - 4096;
+  for (const LoadSpec& spec : {odd_block, odd_offset}) {
+    const auto result = RunLoad(path_, spec, nullptr);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_FALSE(result->direct);
+    EXPECT_THAT(result->direct_note, HasSubstr("buffered"));
+  }
+}
+
+TEST_F(LoadTest, HolesOfAFileAreNoFigureOfItsDevice) {
+  const std::string sparse = dir_.File("sparse");
+  std::ofstream(sparse, std::ios::binary) << std::string(1 << 20, 'x');
+  ASSERT_EQ(truncate(sparse.c_str(), kBytes), 0);
+  CellResult cell;
+  const auto result = RunLoad(sparse, Short(LoadEngine::kPread, true), nullptr);
+  ASSERT_TRUE(result.ok()) << result.status();
+  cell.load = *result;
+  if (cell.load.hole_share == 0) GTEST_SKIP() << "no holes on this file system";
+  EXPECT_NEAR(cell.load.hole_share, 0.75, 0.02);
+  EXPECT_TRUE(cell.reads_holes());
+  EXPECT_FALSE(cell.reads_device());
 }
 
 TEST_F(LoadTest, ReadsThroughTheCacheSayWhatWasInIt) {

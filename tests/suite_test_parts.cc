@@ -172,6 +172,29 @@ TEST(AxesTest, EveryCombinationIsACellCutToTheFile) {
   }
 }
 
+TEST(SizeTest, ShortensWhatWouldBeLong) {
+  EXPECT_EQ(ShortSize(4096), "4k");
+  EXPECT_EQ(ShortSize(999'999), "999999");
+  EXPECT_EQ(ShortSize(100'234'567), "95.6M");
+  EXPECT_EQ(ShortSize(8'972'544), "8.56M");
+  EXPECT_EQ(ShortSize(uint64_t{3} << 40), "3T");
+}
+
+TEST(AxesTest, CellsAreCountedAndRepeatsLeftOut) {
+  Axes axes;
+  axes.blocks = {4096, 8192, 4096};
+  axes.ranges = {1 << 20, 8 << 20};
+  EXPECT_EQ(CountCells(axes), 2u * 3u * 2u);
+  // The file ends before the second range.
+  EXPECT_EQ(WithoutRepeats(ExpandAxes(axes, 1 << 20, LoadSpec())).size(), 2u * 2u);
+  const std::vector<uint64_t> many(1000, 1);
+  axes.blocks = axes.ranges = axes.depths = axes.jobs = many;
+  axes.cores.resize(1000);
+  axes.engines.resize(1000);
+  axes.direct.resize(1000);
+  EXPECT_EQ(CountCells(axes), UINT64_MAX);
+}
+
 TEST(AxesTest, ThePhoneSuiteCoversBlocksRangesCoresAndThreads) {
   std::set<uint32_t> blocks;
   std::set<uint64_t> ranges;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
+#include <tuple>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -111,6 +113,17 @@ std::string FormatSize(uint64_t bytes) {
   return text;
 }
 
+std::string ShortSize(uint64_t bytes) {
+  constexpr size_t kMostCharacters = 6;
+  std::string exact = FormatSize(bytes);
+  if (exact.size() <= kMostCharacters) return exact;
+  size_t power = 0;
+  auto value = static_cast<double>(bytes);
+  for (; value >= 999.5 && power < kUnits.size(); ++power) value /= 1024;
+  constexpr std::string_view kSuffixes = "kMGT";
+  return absl::StrFormat("%.3g%c", value, kSuffixes[power - 1]);
+}
+
 std::vector<Axes> Axes::Phone(const std::vector<int>& cores) {
   constexpr uint64_t kMiB = 1 << 20;
   Axes blocks;
@@ -132,6 +145,16 @@ std::vector<Axes> Axes::Phone(const std::vector<int>& cores) {
   by_jobs.depths = {8};
   by_jobs.jobs = {1, 2, 4};
   return {blocks, ranges, by_core, by_jobs};
+}
+
+uint64_t CountCells(const Axes& axes) {
+  uint64_t count = 1;
+  for (const size_t n :
+       {axes.random.size(), axes.engines.size(), axes.direct.size(), axes.blocks.size(),
+        axes.ranges.size(), axes.depths.size(), axes.cores.size(), axes.jobs.size()}) {
+    if (__builtin_mul_overflow(count, n, &count)) return UINT64_MAX;
+  }
+  return count;
 }
 
 std::vector<LoadSpec> ExpandAxes(const Axes& axes, uint64_t file_bytes, const LoadSpec& base) {
@@ -161,6 +184,19 @@ std::vector<LoadSpec> ExpandAxes(const Axes& axes, uint64_t file_bytes, const Lo
   }
   std::erase_if(specs, [](const LoadSpec& s) { return s.range < s.block; });
   return specs;
+}
+
+std::vector<LoadSpec> WithoutRepeats(const std::vector<LoadSpec>& cells) {
+  const auto key = [](const LoadSpec& s) {
+    return std::tuple(s.random, s.engine, s.direct, s.block, s.offset, s.range, s.depth, s.core,
+                      s.n_jobs);
+  };
+  std::set<decltype(key(LoadSpec()))> seen;
+  std::vector<LoadSpec> out;
+  for (const LoadSpec& s : cells) {
+    if (seen.insert(key(s)).second) out.push_back(s);
+  }
+  return out;
 }
 
 }  // namespace sluice

@@ -24,6 +24,8 @@ absl::StatusOr<std::vector<uint64_t>> ParseNumbers(std::string_view text);
 
 // The shortest spelling: "4k", "1M", "1000".
 std::string FormatSize(uint64_t bytes);
+// The same, but what would take more than six characters is rounded to three digits: "8.56M".
+std::string ShortSize(uint64_t bytes);
 
 // Every combination is a cell. No axis may be empty.
 struct Axes {
@@ -41,9 +43,16 @@ struct Axes {
   static std::vector<Axes> Phone(const std::vector<int>& cores);
 };
 
+// How many cells the axes would have, at most UINT64_MAX: lists multiply.
+uint64_t CountCells(const Axes& axes);
+
 // The cells, in an order in which neighbours differ in few things. A range is cut to the file; a
 // cell that would hold no block is left out.
 std::vector<LoadSpec> ExpandAxes(const Axes& axes, uint64_t file_bytes, const LoadSpec& base);
+
+// Without cells that are there before: from values that were given twice, or ranges that the end of
+// the file made equal.
+std::vector<LoadSpec> WithoutRepeats(const std::vector<LoadSpec>& cells);
 
 }  // namespace sluice
 

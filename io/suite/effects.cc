@@ -90,7 +90,7 @@ std::vector<AxisEffect> AxisEffects(std::span<const CellResult> cells) {
     std::vector<std::string> values;  // in the order of measurement
     std::map<Place, std::map<std::string, const CellResult*>> groups;
     for (const CellResult& cell : cells) {
-      if (cell.reads_cache()) continue;
+      if (!cell.reads_device()) continue;
       const Place place = PlaceOf(cell.spec);
       if (std::find(values.begin(), values.end(), place[axis]) == values.end()) {
         values.push_back(place[axis]);

@@ -30,7 +30,7 @@ struct AxisEffect {
 };
 
 // For each axis with several values: each value against the first one that was measured. Cells that
-// differ in another axis too are never compared, nor are cells that read the cache.
+// differ in another axis too are never compared, nor are cells that read the cache or holes.
 std::vector<AxisEffect> AxisEffects(std::span<const CellResult> cells);
 
 }  // namespace sluice

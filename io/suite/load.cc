@@ -1,14 +1,10 @@
 #include "io/suite/load.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -17,10 +13,13 @@
 #include "io/clock.h"
 #include "io/cpu_topology.h"
 #include "io/emulated_device.h"
-#include "io/read_engine.h"
+#include "io/pread_engine.h"
 #include "io/status.h"
 #include "io/suite/load_job.h"
 #include "io/suite/mmap_engine.h"
+#include "io/suite/range_state.h"
+#include "io/uring_engine.h"
+#include "io/uring_probe.h"
 
 namespace sluice {
 namespace {
@@ -31,45 +30,36 @@ uint64_t CpuNs(clockid_t clock) {
   return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
 }
 
-// The alignment that reads of this size have: its largest power of two, at most 1 MiB.
-uint32_t AlignmentOf(uint32_t block) {
-  return std::min<uint32_t>(1u << std::countr_zero(block), 1 << 20);
-}
+constexpr uint32_t kSector = 512;  // what direct reads must be aligned to at least
 
-// The share of the pages of [offset, offset + length) that are in the page cache.
-absl::StatusOr<double> CachedShare(const StorageFile& file, uint64_t offset, uint64_t length) {
-  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  const uint64_t begin = offset / page * page;
-  const uint64_t bytes = offset + length - begin;
-  void* const map =
-      mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.buffered_fd(), static_cast<off_t>(begin));
-  if (map == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat(file.path(), ": cannot be mapped"));
-  std::vector<unsigned char> resident((bytes + page - 1) / page);
-  const int result = mincore(map, bytes, resident.data());
-  const int error = errno;
-  munmap(map, bytes);
-  if (result != 0) return ErrnoStatus(error, absl::StrCat(file.path(), ": mincore"));
-  const auto cached =
-      std::count_if(resident.begin(), resident.end(), [](unsigned char r) { return (r & 1) != 0; });
-  return static_cast<double>(cached) / static_cast<double>(resident.size());
+// The alignment that the reads of a cell have: a power of two, at most 1 MiB.
+uint32_t AlignmentOf(const LoadSpec& spec) {
+  return 1u << std::min(std::countr_zero(spec.offset | spec.block), 20);
 }
 
 absl::StatusOr<std::unique_ptr<ReadEngine>> MakeRealEngine(const StorageFile& file,
                                                            const LoadSpec& spec) {
   if (spec.engine == LoadEngine::kMmap) return MmapEngine::Create(file);
-  EngineOptions options;
-  options.kind = spec.engine == LoadEngine::kUring ? EngineKind::kUring : EngineKind::kPread;
-  options.depth = spec.depth;
-  std::string note;
-  return MakeReadEngine(file, options, &note);
+  if (spec.engine == LoadEngine::kPread) return PreadEngine::Create(spec.depth);
+  auto uring = UringEngine::Create(file, spec.depth, {});
+  if (!uring.ok()) return Annotate(uring.status(), "--ioengine io_uring");
+  return uring;
 }
 
 // `device`: null, or the emulated device that all jobs share.
 absl::StatusOr<std::unique_ptr<ReadEngine>> MakeLoadEngine(
     const StorageFile& file, const LoadSpec& spec, const std::shared_ptr<EmulatedDevice>& device) {
   SLUICE_ASSIGN_OR_RETURN(auto engine, MakeRealEngine(file, spec));
+  if (spec.wrap_engine) engine = spec.wrap_engine(std::move(engine));
   if (device == nullptr) return engine;
   return std::make_unique<EmulatedEngine>(std::move(engine), device, spec.emulated_core);
+}
+
+absl::Status CheckUring(const StorageFile& file) {
+  const absl::Status probed = ProbeUring(file);
+  if (probed.ok()) return probed;
+  return absl::Status(probed.code(), absl::StrCat("--ioengine io_uring does not work here: ",
+                                                  probed.message(), "; use --ioengine pread"));
 }
 
 // Totals up to a moment.
@@ -123,13 +113,11 @@ class Cell {
   ~Cell() { EndJobs(); }
 
   absl::Status Open(const std::string& path) {
-    const bool direct = spec_.direct && spec_.engine != LoadEngine::kMmap;
-    const uint32_t alignment = std::max<uint32_t>(AlignmentOf(spec_.block), 512);
-    SLUICE_ASSIGN_OR_RETURN(
-        file_, StorageFile::Open(path, direct ? DirectMode::kAuto : DirectMode::kOff, alignment));
+    SLUICE_RETURN_IF_ERROR(OpenFile(path));
     SLUICE_RETURN_IF_ERROR(CheckSpec(*file_, spec_));
+    if (spec_.engine == LoadEngine::kUring) SLUICE_RETURN_IF_ERROR(CheckUring(*file_));
     result_.direct = file_->direct();
-    result_.direct_note = file_->mode_note();
+    result_.hole_share = HoleShare(*file_, spec_.offset, spec_.range);
     if (file_->direct()) return absl::OkStatus();
     posix_fadvise(file_->buffered_fd(), static_cast<off_t>(spec_.offset),
                   static_cast<off_t>(spec_.range), POSIX_FADV_DONTNEED);
@@ -143,6 +131,7 @@ class Cell {
     for (int j = 0; j < spec_.n_jobs; ++j) {
       SLUICE_ASSIGN_OR_RETURN(auto engine, MakeLoadEngine(*file_, spec_, device));
       if (j == 0) result_.engine_note = engine->description();
+      n_slots_ += engine->depth();
       SLUICE_ASSIGN_OR_RETURN(auto memory,
                               AlignedBuffer::Allocate(size_t{engine->depth()} * spec_.block));
       jobs_.push_back(std::make_unique<LoadJob>(*file_, spec_, j, std::move(engine),
@@ -154,7 +143,7 @@ class Cell {
 
   // Each phase has its share of the blocks, where none may be read twice.
   void RunPhases(const std::atomic<int>* stop) {
-    const bool repeats = !spec_.random && file_->direct();
+    const bool repeats = !spec_.random && MayReadAgain(*file_, spec_);
     const uint64_t n_blocks = spec_.range / spec_.block;
     const auto n_phases = static_cast<uint64_t>(spec_.n_windows) + 1;
     Snapshot before;
@@ -165,10 +154,14 @@ class Cell {
       const Snapshot now = Take(control_);
       if (phase > 0) {
         result_.ran_out |= !in_time;
-        LoadWindow& w = result_.windows.emplace_back();
+        LoadWindow w;
         w.ns = now.ns - before.ns;
         w.operations = now.operations - before.operations;
         w.cpu_ns = now.cpu_ns - before.cpu_ns;
+        if (in_time || w.operations >= 2 * n_slots_) {
+          result_.windows.push_back(w);
+          phases_.push_back(phase);
+        }
       }
       control_.window = static_cast<uint32_t>(phase) + 1;
       before = now;
@@ -183,7 +176,7 @@ class Cell {
       SLUICE_RETURN_IF_ERROR(job->status());
       result_.pinned = result_.pinned && job->pinned();
       for (size_t w = 0; w < result_.windows.size(); ++w) {
-        result_.windows[w].latency.Merge(job->latency(w + 1));
+        result_.windows[w].latency.Merge(job->latency(phases_[w]));
       }
     }
     result_.affinity_note = jobs_.front()->affinity_note();
@@ -191,6 +184,25 @@ class Cell {
   }
 
  private:
+  // Direct if that was asked for, works, and means anything.
+  absl::Status OpenFile(const std::string& path) {
+    const uint32_t alignment = AlignmentOf(spec_), block = std::max(alignment, kSector);
+    SLUICE_ASSIGN_OR_RETURN(file_, StorageFile::Open(path, DirectMode::kOff, block));
+    result_.direct_note = file_->mode_note();
+    if (!spec_.direct || spec_.engine == LoadEngine::kMmap) return absl::OkStatus();
+    if (IsInMemory(*file_)) {
+      result_.direct_note = "buffered: the file system keeps its files in memory";
+    } else if (alignment < kSector) {
+      result_.direct_note =
+          absl::StrCat("buffered: blocks of ", spec_.block, " bytes from ", spec_.offset,
+                       " on are not aligned to ", kSector, " bytes");
+    } else {
+      SLUICE_ASSIGN_OR_RETURN(file_, StorageFile::Open(path, DirectMode::kAuto, block));
+      result_.direct_note = file_->mode_note();
+    }
+    return absl::OkStatus();
+  }
+
   void EndJobs() {
     control_.stop = true;
     for (const auto& job : jobs_) job->Join();
@@ -201,6 +213,8 @@ class Cell {
   std::unique_ptr<StorageFile> file_;
   LoadControl control_;
   std::vector<std::unique_ptr<LoadJob>> jobs_;
+  uint64_t n_slots_ = 0;          // reads in flight of all jobs
+  std::vector<uint64_t> phases_;  // of each window in the result
 };
 
 }  // namespace

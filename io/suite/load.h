@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "io/device_model.h"
+#include "io/read_engine.h"
 #include "io/storage_file.h"
 #include "io/suite/latency_histogram.h"
 
@@ -35,6 +37,8 @@ struct LoadSpec {
   // If set, the file is read through an emulation of this device, from a core of that class.
   std::shared_ptr<const DeviceModel> emulated;
   CoreClass emulated_core = CoreClass::kBig;
+  // If set, makes of each job's engine the one that it reads through. Tests bring a bad device.
+  std::function<std::unique_ptr<ReadEngine>(std::unique_ptr<ReadEngine>)> wrap_engine;
   double warm_up_s = 0.25;
   double window_s = 1;
   int n_windows = 3;
@@ -49,6 +53,8 @@ struct LoadWindow {
 };
 
 struct LoadResult {
+  // As many as asked for, or fewer if the cell ran out: a window that every block's having been
+  // read cut short, and in which no two reads followed each other in a slot, is no sample.
   std::vector<LoadWindow> windows;
   std::string engine_note;    // "io_uring (registered file and buffers)"
   std::string affinity_note;  // of the first job; empty if none was asked for
@@ -57,12 +63,14 @@ struct LoadResult {
   std::string direct_note;
   bool ran_out = false;     // every block had been read before the time was over
   double cached_share = 0;  // of the range's pages, in the page cache before a read through it
+  double hole_share = 0;    // of the range, that no block of the device holds
 };
 
 // Reads until the windows are over, all blocks of a random cell have been read, or *stop is not 0
 // (Cancelled). Random offsets never repeat within a cell, nor do reads through the page cache;
-// sequential direct reads begin again at the end of the range. Errors name file and offset: a read
-// that fails or ends early ends the cell. Uses the process's CPU clock: one cell at a time.
+// sequential reads that are direct or emulated begin again at the end of the range. Errors name
+// file and offset: a read that fails or ends early ends the cell. Uses the process's CPU clock: one
+// cell at a time.
 absl::StatusOr<LoadResult> RunLoad(const std::string& path, const LoadSpec& spec,
                                    const std::atomic<int>* stop);
 

@@ -18,10 +18,10 @@ LoadJob::LoadJob(const StorageFile& file, const LoadSpec& spec, int index,
       spec_(spec),
       control_(control),
       sequence_(spec.random, spec.range / spec.block, spec.seed, index, spec.n_jobs,
-                /*wraps=*/file.direct() && spec.engine != LoadEngine::kMmap),
+                /*wraps=*/MayReadAgain(file, spec)),
       engine_(std::move(engine)),
       memory_(std::move(memory)),
-      started_ns_(engine_->depth()),
+      slots_(engine_->depth()),
       latency_(static_cast<size_t>(spec.n_windows) + 2) {
   for (uint32_t s = engine_->depth(); s-- > 0;) free_.push_back(s);
 }
@@ -51,7 +51,7 @@ void LoadJob::Join() {
 
 absl::Status LoadJob::Drive() {
   std::vector<ReadOp> ops;
-  std::vector<ReadResult> results(started_ns_.size());
+  std::vector<ReadResult> results(slots_.size());
   size_t in_flight = 0;
   while (true) {
     FillOps(ops);
@@ -64,7 +64,7 @@ absl::Status LoadJob::Drive() {
     LatencyHistogram& latency = latency_[control_.window.load(std::memory_order_relaxed)];
     for (const ReadResult& r : std::span(results).first(count)) {
       SLUICE_RETURN_IF_ERROR(CheckResult(r));
-      latency.Add(now_ns - started_ns_[r.user]);
+      latency.Add(now_ns - slots_[r.user].started_ns);
       free_.push_back(static_cast<uint32_t>(r.user));
     }
     in_flight -= count;
@@ -79,10 +79,10 @@ void LoadJob::FillOps(std::vector<ReadOp>& ops) {
     if (!block) return;
     const uint32_t slot = free_.back();
     free_.pop_back();
-    started_ns_[slot] = now_ns;
+    slots_[slot] = {spec_.offset + *block * spec_.block, now_ns};
     ReadOp op;
     op.fd = file_.fd();
-    op.offset = spec_.offset + *block * spec_.block;
+    op.offset = slots_[slot].offset;
     op.length = spec_.block;
     op.dst = memory_.data() + size_t{slot} * spec_.block;
     op.user = slot;
@@ -93,8 +93,7 @@ void LoadJob::FillOps(std::vector<ReadOp>& ops) {
 absl::Status LoadJob::CheckResult(const ReadResult& r) const {
   if (r.result == static_cast<int32_t>(spec_.block)) return absl::OkStatus();
   const std::string what =
-      absl::StrCat(file_.path(), ": a read of ", spec_.block, " bytes between ", spec_.offset,
-                   " and ", spec_.offset + spec_.range);
+      absl::StrCat(file_.path(), ": a read of ", spec_.block, " bytes at ", slots_[r.user].offset);
   if (r.result < 0) return ErrnoStatus(-r.result, absl::StrCat(what, " failed"));
   return absl::DataLossError(
       absl::StrCat(what, " gave only ", r.result, ": the file has become shorter"));

@@ -19,6 +19,12 @@
 
 namespace sluice {
 
+// Whether a sequential cell may begin its range again: not if the second time it would find it in
+// the page cache, unless how fast that is does not matter.
+inline bool MayReadAgain(const StorageFile& file, const LoadSpec& spec) {
+  return file.direct() || spec.emulated != nullptr;
+}
+
 // What the jobs of a cell share.
 struct LoadControl {
   std::atomic<uint32_t> window{0};  // 0: warm-up; beyond the last: too late to count
@@ -48,13 +54,18 @@ class LoadJob {
   void FillOps(std::vector<ReadOp>& ops);
   absl::Status CheckResult(const ReadResult& r) const;
 
+  struct Slot {
+    uint64_t offset = 0;
+    uint64_t started_ns = 0;
+  };
+
   const StorageFile& file_;
   const LoadSpec& spec_;
   LoadControl& control_;
   OffsetSequence sequence_;
   std::unique_ptr<ReadEngine> engine_;
   AlignedBuffer memory_;
-  std::vector<uint64_t> started_ns_;  // by slot
+  std::vector<Slot> slots_;
   std::vector<uint32_t> free_;
   std::vector<LatencyHistogram> latency_;  // by window
   absl::Status status_;

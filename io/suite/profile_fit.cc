@@ -13,7 +13,8 @@ namespace sluice {
 namespace {
 
 bool IsUsable(const CellResult& c) {
-  return c.load.direct && c.spec.n_jobs == 1 && c.megabytes_per_second().median > 0;
+  return c.load.direct && c.reads_device() && c.spec.n_jobs == 1 &&
+         c.megabytes_per_second().median > 0;
 }
 
 CoreClass ClassOf(const std::map<int, CoreClass>& classes, int core) {

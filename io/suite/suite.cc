@@ -12,7 +12,9 @@
 namespace sluice {
 namespace {
 
-constexpr double kCachedShare = 0.01;  // of the pages of a range, from which on a cell is flagged
+// Of the bytes of a range, from which on a cell is flagged.
+constexpr double kCachedShare = 0.01;
+constexpr double kHoleShare = 0.01;
 
 double Seconds(uint64_t ns) { return static_cast<double>(ns) / 1e9; }
 
@@ -93,7 +95,13 @@ LatencyHistogram CellResult::latency() const {
   return all;
 }
 
-bool CellResult::reads_cache() const { return !load.direct && load.cached_share > kCachedShare; }
+bool CellResult::reads_cache() const {
+  return spec.emulated == nullptr && !load.direct && load.cached_share > kCachedShare;
+}
+
+bool CellResult::reads_holes() const {
+  return spec.emulated == nullptr && load.hole_share > kHoleShare;
+}
 
 absl::Status RunSuite(const std::string& path, std::span<const LoadSpec> specs,
                       const SuiteOptions& options, std::vector<CellResult>* results) {
@@ -109,6 +117,8 @@ absl::Status RunSuite(const std::string& path, std::span<const LoadSpec> specs,
     PassGate(entry, options, cell);
     if (IsStopped(options)) return absl::CancelledError("stopped on request");
     auto load = RunLoad(path, spec, options.stop);
+    // What fails while it is being stopped may have failed by that.
+    if (!load.ok() && IsStopped(options)) return absl::CancelledError("stopped on request");
     if (!load.ok()) return load.status();
     cell.load = *std::move(load);
     cell.after = ReadSystemState(spec.core);

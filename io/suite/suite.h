@@ -34,8 +34,13 @@ struct CellResult {
   Spread operations_per_second() const;
   double cpu_us_per_operation() const;
   LatencyHistogram latency() const;  // of all windows
-  // Bytes came from the page cache, not from the device: this is not a figure of the storage.
+  // Bytes came from the page cache, not from the device: this is not a figure of the storage. An
+  // emulated device does not mind.
   bool reads_cache() const;
+  // Bytes were in holes of the file: the file system made them up.
+  bool reads_holes() const;
+  // Neither; only such cells are compared, and make profiles.
+  bool reads_device() const { return !reads_cache() && !reads_holes(); }
 };
 
 struct SuiteOptions {
