@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <thread>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -29,7 +30,7 @@ void Redirect(int fd, const char* path, int flags) {
   close(fd);
   if (path == nullptr) return;
   const int opened = open(path, flags, 0600);
-  if (opened < 0) _exit(127);
+  if (opened < 0) _exit(kCannotRun);
   if (opened != fd) {
     dup2(opened, fd);
     close(opened);
@@ -39,10 +40,14 @@ void Redirect(int fd, const char* path, int flags) {
 }  // namespace
 
 RunResult RunSluice(const Arguments& arguments, RunSetup setup) {
+  return RunProgram(SLUICE_BINARY, arguments, std::move(setup));
+}
+
+RunResult RunProgram(const std::string& program, const Arguments& arguments, RunSetup setup) {
   TempDir dir;
   if (setup.stdout_path.empty()) setup.stdout_path = dir.File("out");
   if (setup.stderr_path.empty()) setup.stderr_path = dir.File("err");
-  std::vector<char*> argv = {const_cast<char*>(SLUICE_BINARY)};
+  std::vector<char*> argv = {const_cast<char*>(program.c_str())};
   for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
   constexpr int kWrite = O_WRONLY | O_CREAT;
@@ -53,8 +58,10 @@ RunResult RunSluice(const Arguments& arguments, RunSetup setup) {
     Redirect(STDIN_FILENO, setup.stdin_path.empty() ? nullptr : setup.stdin_path.c_str(), O_RDONLY);
     Redirect(STDOUT_FILENO, setup.close_stdout ? nullptr : setup.stdout_path.c_str(), kWrite);
     Redirect(STDERR_FILENO, setup.close_stderr ? nullptr : setup.stderr_path.c_str(), kWrite);
-    execv(SLUICE_BINARY, argv.data());
-    _exit(127);
+    constexpr uid_t kNobody = 65534;
+    if (setup.as_nobody && geteuid() == 0 && setuid(kNobody) != 0) _exit(kCannotRun);
+    execv(program.c_str(), argv.data());
+    _exit(kCannotRun);
   }
   if (setup.meanwhile) setup.meanwhile(pid);
   int status = 0;

@@ -12,12 +12,16 @@ using Arguments = std::vector<std::string>;
 
 // The program's exit codes.
 inline constexpr int kOk = 0, kError = 1, kUsage = 2;
+// Of a run that did not come to the program.
+inline constexpr int kCannotRun = 127;
 
 struct RunSetup {
   std::string stdin_path = "/dev/null";  // "": closed
   // "": captured.
   std::string stdout_path, stderr_path;
   bool close_stdout = false, close_stderr = false;
+  // Run as another user than root, who may do everything.
+  bool as_nobody = false;
   // Called in the parent when the program runs.
   std::function<void(int pid)> meanwhile;
 };
@@ -29,6 +33,7 @@ struct RunResult {
 };
 
 // A run that hangs is ended with SIGKILL after ten minutes.
+RunResult RunProgram(const std::string& program, const Arguments& arguments, RunSetup setup = {});
 RunResult RunSluice(const Arguments& arguments, RunSetup setup = {});
 
 // Runs and expects an error of this kind that says `what`, with nothing on stdout.

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "io/suite/axes.h"
 #include "tools/svg_chart.h"
@@ -16,131 +19,325 @@ namespace sluice {
 namespace {
 
 constexpr char kStyle[] = R"(
-:root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#667;--line:#dde;--warn:#b3261e}
-@media(prefers-color-scheme:dark){:root{--bg:#14171c;--fg:#e6e8ec;--dim:#99a;--line:#333a44;--warn:#ffb4ab}}
+:root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5a6270;--line:#d5d9e0;--warn:#b3261e;
+--c0:#2463c5;--c1:#c2571a;--c2:#2a8a4a;--c3:#8a3fb0;--c4:#8c6d00;--c5:#007c8f;--c6:#b03060;--c7:#5f6773}
+@media(prefers-color-scheme:dark){:root{
+--bg:#14171c;--fg:#e6e8ec;--dim:#a3a9b5;--line:#363d48;--warn:#ffb4ab;
+--c0:#7aa7ff;--c1:#ff9e64;--c2:#6fd08c;--c3:#d199f0;--c4:#e3c04d;--c5:#4fd0e0;--c6:#ff8fb0;--c7:#aab2bf}}
+*{box-sizing:border-box}
 body{margin:0 auto;padding:12px;max-width:1100px;background:var(--bg);color:var(--fg);
-font:16px/1.5 system-ui,sans-serif}
-h1{font-size:1.3rem;margin:0}main{display:grid;grid-template-columns:repeat(auto-fit,minmax(300px,1fr));gap:16px}
-figure{margin:0}figcaption{font-weight:600}small,.dim{color:var(--dim);font-weight:400}
-svg{width:100%;height:auto}.axis{fill:var(--dim);font-size:11px}.grid{stroke:var(--line)}
+font:16px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
+h1{font-size:1.3rem;line-height:1.3;margin:0}h2{font-size:1.1rem;margin:24px 0 8px}p{margin:8px 0}
+main{display:grid;grid-template-columns:repeat(auto-fit,minmax(300px,1fr));gap:24px 16px}
+figure{margin:0;min-width:0}figcaption{font-weight:600;line-height:1.35}
+small,.dim{color:var(--dim);font-weight:400;font-size:.85rem}
+svg{display:block;width:100%;height:auto}.axis{fill:var(--dim);font-size:13px}.grid{stroke:var(--line)}
 polyline{fill:none;stroke:currentColor;stroke-width:2}svg g line{stroke:currentColor}
-circle{fill:currentColor}.legend{margin:0;font-size:.85rem}.warn{color:var(--warn)}
-.s0{color:#2463c5}.s1{color:#c2571a}.s2{color:#2a8a4a}.s3{color:#8a3fb0}
-.s4{color:#b08a00}.s5{color:#00869b}.s6{color:#b03060}.s7{color:#6b7280}
-.scroll{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.85rem}
-td,th{padding:2px 8px;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
+circle{fill:currentColor;stroke:currentColor;stroke-width:1.5}circle.doubt{fill:var(--bg)}
+.legend{margin:4px 0 0;font-size:.85rem;display:flex;flex-wrap:wrap;gap:2px 14px}
+.legend i{display:inline-block;width:18px;border-top:3px solid;margin-right:6px;vertical-align:middle}
+.s0{color:var(--c0)}.s1{color:var(--c1)}.s2{color:var(--c2)}.s3{color:var(--c3)}
+.s4{color:var(--c4)}.s5{color:var(--c5)}.s6{color:var(--c6)}.s7{color:var(--c7)}.warn,tr.doubt{color:var(--warn)}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.85rem}
+td,th{padding:3px 8px;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap;font-weight:400}
+thead th{font-weight:600;vertical-align:bottom}
+tr>th:first-child{position:sticky;left:0;background:var(--bg);text-align:left;padding-left:0;
+border-right:1px solid var(--line)}
+td.text{text-align:left}
 )";
 
-// An axis of the suite: how a cell's place on it reads and sorts.
-struct PageAxis {
-  const char* title;
-  std::function<uint64_t(const LoadSpec&)> key;
-  std::function<std::string(const LoadSpec&)> label;
-};
+// What a cell is, in words, one for each axis of the suite.
+constexpr size_t kFacets = 8;
+using Facets = std::array<std::string, kFacets>;
 
 std::string PatternOf(const LoadSpec& s) { return s.random ? "random" : "sequential"; }
 std::string CoreOf(const LoadSpec& s) { return s.core < 0 ? "any" : absl::StrCat(s.core); }
 
-std::vector<PageAxis> CurveAxes() {
+Facets FacetsOf(const CellResult& c) {
+  const LoadSpec& s = c.spec;
+  // Cells that were to be direct and are not are no repeats of those that were not to be.
+  const char* const direct = c.load.direct ? "direct" : s.direct ? "not direct" : "buffered";
+  return {PatternOf(s),
+          std::string(LoadEngineName(s.engine)),
+          direct,
+          ShortSize(s.block),
+          absl::StrCat("in ", ShortSize(s.range)),
+          absl::StrCat("depth ", s.depth),
+          s.core < 0 ? "any core" : absl::StrCat("core ", s.core),
+          s.n_jobs == 1 ? "1 thread" : absl::StrCat(s.n_jobs, " threads")};
+}
+
+// An axis that has curves: where a cell is on it.
+struct CurveAxis {
+  const char* flag;
+  const char* title;
+  size_t facet;
+  bool logarithmic;
+  std::function<uint64_t(const LoadSpec&)> key;
+  std::function<std::string(const LoadSpec&)> label;
+};
+
+std::vector<CurveAxis> CurveAxes() {
   return {
-      {"block size", [](const LoadSpec& s) { return uint64_t{s.block}; },
-       [](const LoadSpec& s) { return FormatSize(s.block); }},
-      {"range", [](const LoadSpec& s) { return s.range; },
-       [](const LoadSpec& s) { return FormatSize(s.range); }},
-      {"reads in flight", [](const LoadSpec& s) { return uint64_t{s.depth}; },
+      {"bs", "block size", 3, true, [](const LoadSpec& s) { return uint64_t{s.block}; },
+       [](const LoadSpec& s) { return ShortSize(s.block); }},
+      {"size", "range", 4, true, [](const LoadSpec& s) { return s.range; },
+       [](const LoadSpec& s) { return ShortSize(s.range); }},
+      {"iodepth", "depth", 5, true, [](const LoadSpec& s) { return uint64_t{s.depth}; },
        [](const LoadSpec& s) { return absl::StrCat(s.depth); }},
-      {"core", [](const LoadSpec& s) { return static_cast<uint64_t>(s.core + 1); }, CoreOf},
-      {"threads", [](const LoadSpec& s) { return static_cast<uint64_t>(s.n_jobs); },
+      {"cpus", "core", 6, false,
+       [](const LoadSpec& s) { return static_cast<uint64_t>(s.core + 1); }, CoreOf},
+      {"numjobs", "threads", 7, true,
+       [](const LoadSpec& s) { return static_cast<uint64_t>(s.n_jobs); },
        [](const LoadSpec& s) { return absl::StrCat(s.n_jobs); }},
   };
 }
 
-// What a cell is apart from its place on one axis: cells of one series agree in it.
-std::string SeriesName(const LoadSpec& s, size_t without) {
-  std::string name = absl::StrCat(PatternOf(s), s.direct ? "" : " buffered");
-  if (s.engine != LoadEngine::kUring)
-    absl::StrAppend(&name, " ", std::string(LoadEngineName(s.engine)));
-  if (without != 0) absl::StrAppend(&name, ", ", FormatSize(s.block));
-  if (without != 1) absl::StrAppend(&name, " in ", FormatSize(s.range));
-  if (without != 2) absl::StrAppend(&name, ", depth ", s.depth);
-  if (without != 3 && s.core >= 0) absl::StrAppend(&name, ", core ", s.core);
-  if (without != 4 && s.n_jobs > 1) absl::StrAppend(&name, ", ", s.n_jobs, " threads");
-  return name;
+// Cells that differ in one axis only.
+struct Curve {
+  Facets facets;  // that of the axis is empty
+  std::vector<ChartPoint> points;
+};
+
+using FacetSet = std::array<bool, kFacets>;
+
+// The facets in which these are not all alike.
+template <typename Range, typename F>
+FacetSet Varying(const Range& items, F facets_of) {
+  FacetSet varying = {};
+  for (const auto& item : items) {
+    const Facets facets = facets_of(item), first = facets_of(*std::begin(items));
+    for (size_t f = 0; f < kFacets; ++f) varying[f] = varying[f] || facets[f] != first[f];
+  }
+  return varying;
 }
 
-Chart CurveOver(const IobenchReport& report, size_t axis_index, const PageAxis& axis) {
-  Chart chart;
-  chart.title = absl::StrCat("Throughput by ", axis.title);
-  chart.x_title = axis.title;
-  chart.y_title = "MB/s";
-  std::map<uint64_t, std::string> places;
-  for (const CellResult& c : report.cells) places[axis.key(c.spec)] = axis.label(c.spec);
-  std::map<uint64_t, size_t> index;
-  for (const auto& [key, label] : places) {
-    index[key] = chart.labels.size();
-    chart.labels.push_back(label);
+FacetSet VaryingOf(const std::vector<Curve>& curves) {
+  return Varying(curves, [](const Curve& c) { return c.facets; });
+}
+
+// "random, depth 32": those of the facets that are `shown`.
+std::string Describe(const Facets& facets, const FacetSet& shown) {
+  std::vector<std::string> words;
+  for (size_t f = 0; f < kFacets; ++f) {
+    if (shown[f] && !facets[f].empty()) words.push_back(facets[f]);
   }
-  std::map<std::string, ChartSeries> series;
-  for (const CellResult& c : report.cells) {
-    const std::string name = SeriesName(c.spec, axis_index);
-    const Spread rate = c.megabytes_per_second();
-    series[name].name = name;
-    series[name].points.push_back({index[axis.key(c.spec)], rate.median, rate.p5, rate.p95});
+  return absl::StrJoin(words, ", ");
+}
+
+// In the order of measurement. A single point is no curve.
+std::vector<Curve> CurvesOver(const IobenchReport& report, const CurveAxis& axis,
+                              const std::map<uint64_t, size_t>& places) {
+  std::vector<Curve> curves;
+  std::map<Facets, size_t> index;
+  for (size_t i = 0; i < report.cells.size(); ++i) {
+    const CellResult& c = report.cells[i];
+    const CellFigures figures = FiguresOf(c);
+    if (!figures.rate) continue;
+    Facets facets = FacetsOf(c);
+    facets[axis.facet].clear();
+    const auto [at, is_new] = index.emplace(facets, curves.size());
+    if (is_new) curves.push_back({facets, {}});
+    curves[at->second].points.push_back({places.at(axis.key(c.spec)), *figures.rate,
+                                         *figures.rate_p5, *figures.rate_p95, i,
+                                         !c.reads_device()});
   }
-  for (auto& [name, s] : series) {
-    if (s.points.size() < 2) continue;  // no curve
-    std::sort(s.points.begin(), s.points.end(),
+  std::erase_if(curves, [](const Curve& c) { return c.points.size() < 2; });
+  for (Curve& c : curves) {
+    std::sort(c.points.begin(), c.points.end(),
               [](const ChartPoint& a, const ChartPoint& b) { return a.x < b.x; });
-    chart.series.push_back(std::move(s));
   }
-  return chart;
+  return curves;
 }
 
-std::string CellRow(const CellResult& c) {
-  const Spread rate = c.megabytes_per_second();
-  const LatencyHistogram latency = c.latency();
-  const auto us = [](uint64_t ns) { return static_cast<double>(ns) / 1e3; };
-  return absl::StrFormat(
-      "<tr><td>%s<td>%s<td>%s<td>%s<td>%s<td>%d<td>%d<td>%s<td>%.1f<td>%.1f&ndash;%.1f<td>%.0f<td>%"
-      ".1f"
-      "<td>%.1f<td>%.2f<td class=\"warn\">%s</tr>\n",
-      PatternOf(c.spec), LoadEngineName(c.spec.engine), c.load.direct ? "yes" : "no",
-      FormatSize(c.spec.block), FormatSize(c.spec.range), c.spec.depth, c.spec.n_jobs,
-      CoreOf(c.spec), rate.median, rate.p5, rate.p95, c.operations_per_second().median,
-      us(latency.Percentile(0.5)), us(latency.Percentile(0.99)), c.cpu_us_per_operation(),
-      c.reads_cache() ? "reads the cache" : "");
+// Charts of no more curves than there are colours: split by the facet with the fewest values.
+// `frame` has all but the series; what the curves of a chart have in common, of what differs in the
+// report (`told`), is its subtitle.
+void AppendCharts(const Chart& frame, const FacetSet& told, const std::vector<Curve>& curves,
+                  std::string& out) {
+  const FacetSet varying = VaryingOf(curves);
+  if (curves.size() > kChartColours) {
+    std::vector<std::vector<Curve>> fewest;
+    for (size_t f = 0; f < kFacets; ++f) {
+      if (!varying[f]) continue;
+      std::map<std::string, size_t> index;
+      std::vector<std::vector<Curve>> parts;
+      for (const Curve& c : curves) {
+        const auto [at, is_new] = index.emplace(c.facets[f], parts.size());
+        if (is_new) parts.emplace_back();
+        parts[at->second].push_back(c);
+      }
+      if (fewest.empty() || parts.size() < fewest.size()) fewest = std::move(parts);
+    }
+    for (const std::vector<Curve>& part : fewest) AppendCharts(frame, told, part, out);
+    return;
+  }
+  Chart chart = frame;
+  FacetSet common;
+  for (size_t f = 0; f < kFacets; ++f) common[f] = told[f] && !varying[f];
+  chart.subtitle = Describe(curves[0].facets, common);
+  for (const Curve& c : curves) chart.series.push_back({Describe(c.facets, varying), c.points});
+  out += SvgChart(chart);
+}
+
+void AppendChartsOver(const IobenchReport& report, const CurveAxis& axis, const FacetSet& told,
+                      std::string& out) {
+  Chart frame;
+  frame.id = axis.flag;
+  frame.title = absl::StrCat("Throughput by ", axis.title);
+  frame.x_title = axis.title;
+  frame.y_title = "MB/s";
+  std::map<uint64_t, std::string> labels;
+  for (const CellResult& c : report.cells) labels[axis.key(c.spec)] = axis.label(c.spec);
+  std::map<uint64_t, size_t> places;
+  for (const auto& [key, label] : labels) {
+    places[key] = frame.labels.size();
+    frame.labels.push_back(label);
+    if (axis.logarithmic) frame.positions.push_back(std::log2(static_cast<double>(key)));
+  }
+  const std::vector<Curve> curves = CurvesOver(report, axis, places);
+  for (const Curve& c : curves) {
+    std::vector<ChartPoint>& all = frame.same_scale_as.points;
+    all.insert(all.end(), c.points.begin(), c.points.end());
+  }
+  if (!curves.empty()) AppendCharts(frame, told, curves, out);
+}
+
+void AppendHead(const IobenchReport& report, const FacetSet& told, std::string& out) {
+  const std::string file = EscapeHtml(report.file);
+  absl::StrAppendFormat(
+      &out,
+      "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+      "content=\"width=device-width,initial-scale=1\"><title>sluice iobench: %s</title>"
+      "<style>%s</style></head><body><h1>Storage under %s</h1><p>%s on %s (%s); %s</p>\n",
+      file, kStyle, file, ShortSize(report.file_bytes),
+      report.file_system.type.empty() ? "an unknown file system"
+                                      : EscapeHtml(report.file_system.type),
+      EscapeHtml(report.file_system.source), EscapeHtml(report.kernel));
+  absl::StrAppendFormat(&out,
+                        "<details class=\"dim\"><summary>Mount options</summary>%s</details>\n",
+                        EscapeHtml(report.file_system.options));
+  if (report.ended) {
+    absl::StrAppendFormat(&out, "<p class=\"warn\">Ended early, after %u of %u cells: %s</p>\n",
+                          report.cells.size(), report.n_planned, EscapeHtml(*report.ended));
+  }
+  if (report.cells.empty()) return;
+  FacetSet common;
+  for (size_t f = 0; f < kFacets; ++f) common[f] = !told[f];
+  const LoadSpec& first = report.cells[0].spec;
+  absl::StrAppendFormat(
+      &out,
+      "<p class=\"dim\">All cells: %s%s. Points are medians of the repeats, bars "
+      "p5 to p95%s.</p>\n",
+      EscapeHtml(Describe(FacetsOf(report.cells[0]), common)),
+      first.offset > 0 ? absl::StrCat(", from byte ", first.offset, " on") : "",
+      std::all_of(report.cells.begin(), report.cells.end(),
+                  [](const CellResult& c) { return c.reads_device(); })
+          ? ""
+          : "; hollow points and coloured rows read the page cache or holes, not the device");
+}
+
+constexpr char kUnknown[] = "\u2013";
+
+std::string Fixed(const std::optional<double>& value, int decimals) {
+  return value ? absl::StrFormat("%.*f", decimals, *value) : kUnknown;
+}
+
+// What a column of the table says of a cell.
+struct Column {
+  const char* head;
+  const char* style;  // of the cells, as an attribute
+  std::function<std::string(const CellResult&, const CellFigures&)> text;
+};
+
+std::vector<Column> CellColumns() {
+  using C = CellResult;
+  using F = CellFigures;
+  return {
+      {"depth", "", [](const C& c, const F&) { return absl::StrCat(c.spec.depth); }},
+      {"range", "", [](const C& c, const F&) { return ShortSize(c.spec.range); }},
+      {"MB/s", "", [](const C&, const F& f) { return Fixed(f.rate, 1); }},
+      {"p5\u2013p95", "",
+       [](const C&, const F& f) {
+         return absl::StrCat(Fixed(f.rate_p5, 1), "\u2013", Fixed(f.rate_p95, 1));
+       }},
+      {"IOPS", "", [](const C&, const F& f) { return Fixed(f.iops, 0); }},
+      {"p50 \u00b5s", "", [](const C&, const F& f) { return Fixed(f.p50, 1); }},
+      {"p95 \u00b5s", "", [](const C&, const F& f) { return Fixed(f.p95, 1); }},
+      {"p99 \u00b5s", "", [](const C&, const F& f) { return Fixed(f.p99, 1); }},
+      {"max \u00b5s", "", [](const C&, const F& f) { return Fixed(f.max, 1); }},
+      {"CPU \u00b5s/read", "", [](const C&, const F& f) { return Fixed(f.cpu, 2); }},
+      {"threads", "", [](const C& c, const F&) { return absl::StrCat(c.spec.n_jobs); }},
+      {"core", "", [](const C& c, const F&) { return CoreOf(c.spec); }},
+      {"direct", "", [](const C& c, const F&) { return c.load.direct ? "yes" : "no"; }},
+      {"clock MHz", "",
+       [](const C& c, const F&) {
+         return c.after.frequency_mhz ? absl::StrCat(*c.after.frequency_mhz) : kUnknown;
+       }},
+      {"heat \u00b0C", "", [](const C& c, const F&) { return Fixed(c.after.temperature_c, 1); }},
+      {"free MiB", "",
+       [](const C& c, const F&) {
+         return c.after.available_memory > 0 ? absl::StrCat(c.after.available_memory >> 20)
+                                             : kUnknown;
+       }},
+      {"engine", " class=\"text\"",
+       [](const C& c, const F&) { return EscapeHtml(c.load.engine_note); }},
+      {"remarks", " class=\"text warn\"",
+       [](const C& c, const F&) { return EscapeHtml(absl::StrJoin(Remarks(c), "; ")); }},
+  };
+}
+
+void AppendTable(const IobenchReport& report, std::string& out) {
+  out += "<h2>All cells</h2><div class=\"scroll\"><table id=\"cells\"><thead><tr><th>reads</th>";
+  const std::vector<Column> columns = CellColumns();
+  for (const Column& column : columns) absl::StrAppend(&out, "<th>", column.head, "</th>");
+  out += "</tr></thead><tbody>\n";
+  for (const CellResult& c : report.cells) {
+    const CellFigures figures = FiguresOf(c);
+    // Remarks may be out of sight, at the end of the row.
+    absl::StrAppendFormat(&out, "<tr%s><th scope=\"row\">%s %s</th>",
+                          c.reads_device() ? "" : " class=\"doubt\"", PatternOf(c.spec),
+                          ShortSize(c.spec.block));
+    for (const Column& column : columns) {
+      absl::StrAppend(&out, "<td", column.style, ">", column.text(c, figures), "</td>");
+    }
+    out += "</tr>\n";
+  }
+  out += "</tbody></table></div>\n";
+}
+
+void AppendEffects(const IobenchReport& report, std::string& out) {
+  if (report.effects.empty()) return;
+  out +=
+      "<h2>What made a difference</h2><p class=\"dim\">Throughput between cells that differ in "
+      "nothing else.</p><div class=\"scroll\"><table id=\"effects\"><thead><tr><th>axis</th>"
+      "<th>ratio</th><th>95 % interval</th><th>verdict</th></tr></thead><tbody>\n";
+  for (const AxisEffect& e : report.effects) {
+    absl::StrAppendFormat(&out,
+                          "<tr><th scope=\"row\">%s %s \u2192 %s</th><td>\u00d7%.3f</td>"
+                          "<td>%.3f\u2013%.3f</td><td class=\"text\">%s</td></tr>\n",
+                          EscapeHtml(e.axis), EscapeHtml(e.from), EscapeHtml(e.to), e.ratio, e.low,
+                          e.high, EffectVerdictName(e.verdict));
+  }
+  out += "</tbody></table></div>\n";
 }
 
 }  // namespace
 
 std::string IobenchPage(const IobenchReport& report) {
-  std::string out = absl::StrFormat(
-      "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" "
-      "content=\"width=device-width,initial-scale=1\"><title>sluice iobench: %s</title>"
-      "<style>%s</style><h1>Storage under %s</h1><p class=\"dim\">%s; %s on %s (%s); %s</p><main>",
-      EscapeHtml(report.file), kStyle, EscapeHtml(report.file), FormatSize(report.file_bytes),
-      EscapeHtml(report.file_system.type), EscapeHtml(report.file_system.source),
-      EscapeHtml(report.file_system.options), EscapeHtml(report.kernel));
-  const std::vector<PageAxis> axes = CurveAxes();
-  for (size_t a = 0; a < axes.size(); ++a) {
-    const Chart chart = CurveOver(report, a, axes[a]);
-    if (chart.labels.size() > 1 && !chart.series.empty()) out += SvgChart(chart);
-  }
-  out +=
-      "</main><div class=\"scroll\"><table><tr><th>pattern<th>engine<th>direct<th>block<th>range"
-      "<th>depth<th>threads<th>core<th>MB/s<th>p5&ndash;p95<th>IOPS<th>p50 &micro;s<th>p99 &micro;s"
-      "<th>CPU &micro;s/read<th></tr>\n";
-  for (const CellResult& c : report.cells) out += CellRow(c);
-  out += "</table></div>";
-  for (const AxisEffect& e : report.effects) {
-    absl::StrAppendFormat(&out, "<p>%s from %s to %s: &times;%.3f [%.3f, %.3f], %s</p>\n",
-                          EscapeHtml(e.axis), EscapeHtml(e.from), EscapeHtml(e.to), e.ratio, e.low,
-                          e.high, EffectVerdictName(e.verdict));
-  }
-  // "</script" inside the document would end it.
+  const FacetSet told = Varying(report.cells, FacetsOf);
+  std::string out;
+  AppendHead(report, told, out);
+  out += "<main>\n";
+  for (const CurveAxis& axis : CurveAxes()) AppendChartsOver(report, axis, told, out);
+  out += "</main>\n";
+  AppendTable(report, out);
+  AppendEffects(report, out);
+  // A script element may hold neither "</script" nor "<!--"; JSON has "<" only inside of strings.
   return absl::StrCat(out, "<script type=\"application/json\" id=\"data\">",
-                      absl::StrReplaceAll(IobenchJson(report), {{"</", "<\\/"}}),
-                      "</script></html>\n");
+                      absl::StrReplaceAll(IobenchJson(report), {{"<", "\\u003c"}}),
+                      "</script></body></html>\n");
 }
 
 }  // namespace sluice

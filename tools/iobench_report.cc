@@ -17,23 +17,13 @@ const char* PatternName(const CellResult& c) { return c.spec.random ? "randread"
 
 double Us(uint64_t ns) { return static_cast<double>(ns) / 1e3; }
 
-// What makes a figure less than it seems, in words.
-std::vector<std::string> Remarks(const CellResult& c) {
-  std::vector<std::string> remarks;
-  if (c.spec.direct && !c.load.direct && c.spec.engine != LoadEngine::kMmap) {
-    remarks.push_back("not direct: " + c.load.direct_note);
-  }
-  if (c.reads_cache()) {
-    remarks.push_back(absl::StrFormat("READS THE CACHE: %.0f %% of the range was in it",
-                                      100 * c.load.cached_share));
-  }
-  if (c.load.ran_out) remarks.push_back("every block of the range was read: windows are shorter");
-  if (c.spec.core >= 0 && !c.load.pinned) remarks.push_back(c.load.affinity_note);
-  if (c.gate_gave_up) remarks.push_back("the machine had not come back to its state at entry");
-  return remarks;
+Json NumberOrNull(const std::optional<double>& value) {
+  return value ? Json(*value) : Json(nullptr);
 }
 
-Json SpreadJson(const Spread& s) { return {{"median", s.median}, {"p5", s.p5}, {"p95", s.p95}}; }
+std::string Fixed(const std::optional<double>& value, int decimals, const char* without) {
+  return value ? absl::StrFormat("%.*f", decimals, *value) : without;
+}
 
 Json StateJson(const SystemState& s) {
   Json json = Json::object();
@@ -46,7 +36,7 @@ Json StateJson(const SystemState& s) {
 
 Json CellJson(const CellResult& c) {
   const LoadSpec& s = c.spec;
-  const LatencyHistogram latency = c.latency();
+  const CellFigures f = FiguresOf(c);
   Json samples = Json::array();
   double seconds = 0;
   for (const LoadWindow& w : c.load.windows) {
@@ -67,22 +57,30 @@ Json CellJson(const CellResult& c) {
             {"direct", c.load.direct},
             {"direct_note", c.load.direct_note},
             {"cpu", s.core >= 0 ? Json(c.load.affinity_note) : Json(nullptr)},
-            {"cached_share", c.load.cached_share}}},
-          {"mb_per_s", SpreadJson(c.megabytes_per_second())},
-          {"iops", SpreadJson(c.operations_per_second())},
+            {"cached_share", c.load.cached_share},
+            {"hole_share", c.load.hole_share}}},
+          {"mb_per_s",
+           {{"median", NumberOrNull(f.rate)},
+            {"p5", NumberOrNull(f.rate_p5)},
+            {"p95", NumberOrNull(f.rate_p95)}}},
+          {"iops",
+           {{"median", NumberOrNull(f.iops)},
+            {"p5", NumberOrNull(f.iops_p5)},
+            {"p95", NumberOrNull(f.iops_p95)}}},
           {"samples_mb_per_s", std::move(samples)},
           {"seconds", seconds},
-          {"operations", latency.count()},
+          {"operations", c.latency().count()},
           {"latency_us",
-           {{"p50", Us(latency.Percentile(0.5))},
-            {"p95", Us(latency.Percentile(0.95))},
-            {"p99", Us(latency.Percentile(0.99))},
-            {"max", Us(latency.max_ns())}}},
-          {"cpu_us_per_operation", c.cpu_us_per_operation()},
+           {{"p50", NumberOrNull(f.p50)},
+            {"p95", NumberOrNull(f.p95)},
+            {"p99", NumberOrNull(f.p99)},
+            {"max", NumberOrNull(f.max)}}},
+          {"cpu_us_per_operation", NumberOrNull(f.cpu)},
           {"before", StateJson(c.before)},
           {"after", StateJson(c.after)},
           {"gate", {{"waited_s", c.waited_s}, {"gave_up", c.gate_gave_up}}},
           {"reads_cache", c.reads_cache()},
+          {"reads_holes", c.reads_holes()},
           {"remarks", Remarks(c)}};
 }
 
@@ -103,26 +101,76 @@ std::string CsvField(const std::string& text) {
 
 }  // namespace
 
+CellFigures FiguresOf(const CellResult& cell) {
+  CellFigures f;
+  if (cell.load.windows.empty()) return f;
+  const Spread rate = cell.megabytes_per_second(), iops = cell.operations_per_second();
+  f.rate = rate.median;
+  f.rate_p5 = rate.p5;
+  f.rate_p95 = rate.p95;
+  f.iops = iops.median;
+  f.iops_p5 = iops.p5;
+  f.iops_p95 = iops.p95;
+  const LatencyHistogram latency = cell.latency();
+  if (latency.count() == 0) return f;
+  f.p50 = Us(latency.Percentile(0.5));
+  f.p95 = Us(latency.Percentile(0.95));
+  f.p99 = Us(latency.Percentile(0.99));
+  f.max = Us(latency.max_ns());
+  f.cpu = cell.cpu_us_per_operation();
+  return f;
+}
+
+std::vector<std::string> Remarks(const CellResult& c) {
+  std::vector<std::string> remarks;
+  if (c.spec.emulated != nullptr) {
+    remarks.push_back(absl::StrCat("EMULATED: ", c.spec.emulated->name()));
+  }
+  if (c.spec.direct && !c.load.direct && c.spec.engine != LoadEngine::kMmap) {
+    remarks.push_back("not direct: " + c.load.direct_note);
+  }
+  if (c.reads_cache()) {
+    remarks.push_back(absl::StrFormat("READS THE CACHE: %.0f %% of the range was in it",
+                                      100 * c.load.cached_share));
+  }
+  if (c.reads_holes()) {
+    remarks.push_back(absl::StrFormat("READS HOLES: %.0f %% of the range is on no device",
+                                      100 * c.load.hole_share));
+  }
+  const auto n_asked = static_cast<size_t>(c.spec.n_windows);
+  if (c.load.windows.size() < n_asked) {
+    remarks.push_back(absl::StrFormat("the range holds too few blocks: %u of %u repeats measured",
+                                      c.load.windows.size(), n_asked));
+  } else if (c.load.ran_out) {
+    remarks.push_back("every block of the range was read: windows are shorter");
+  }
+  if (c.spec.core >= 0 && !c.load.pinned) remarks.push_back(c.load.affinity_note);
+  if (c.gate_gave_up) remarks.push_back("the machine had not come back to its state at entry");
+  return remarks;
+}
+
 std::string IobenchTable(const IobenchReport& report) {
   std::string out = absl::StrFormat(
-      "%s: %s, %s on %s; %s\n", report.file, FormatSize(report.file_bytes),
+      "%s: %s, %s on %s; %s\n", report.file, ShortSize(report.file_bytes),
       report.file_system.type.empty() ? "unknown file system" : report.file_system.type,
       report.file_system.source, report.kernel);
   absl::StrAppendFormat(&out, "%-9s %-8s %-6s %6s %6s %5s %4s %4s %9s %17s %9s %8s %8s %8s %7s\n",
                         "rw", "ioengine", "direct", "bs", "size", "depth", "jobs", "cpu", "MB/s",
                         "p5-p95", "IOPS", "p50 us", "p99 us", "max us", "cpu us");
   for (const CellResult& c : report.cells) {
-    const Spread rate = c.megabytes_per_second();
-    const LatencyHistogram latency = c.latency();
+    const CellFigures f = FiguresOf(c);
     absl::StrAppendFormat(
-        &out, "%-9s %-8s %-6s %6s %6s %5d %4d %4s %9.1f %17s %9.0f %8.1f %8.1f %8.1f %7.2f\n",
-        PatternName(c), LoadEngineName(c.spec.engine), c.load.direct ? "yes" : "no",
-        FormatSize(c.spec.block), FormatSize(c.spec.range), c.spec.depth, c.spec.n_jobs,
-        c.spec.core < 0 ? "any" : absl::StrCat(c.spec.core), rate.median,
-        absl::StrFormat("%.1f-%.1f", rate.p5, rate.p95), c.operations_per_second().median,
-        Us(latency.Percentile(0.5)), Us(latency.Percentile(0.99)), Us(latency.max_ns()),
-        c.cpu_us_per_operation());
+        &out, "%-9s %-8s %-6s %6s %6s %5d %4d %4s %9s %17s %9s %8s %8s %8s %7s\n", PatternName(c),
+        LoadEngineName(c.spec.engine), c.load.direct ? "yes" : "no", ShortSize(c.spec.block),
+        ShortSize(c.spec.range), c.spec.depth, c.spec.n_jobs,
+        c.spec.core < 0 ? "any" : absl::StrCat(c.spec.core), Fixed(f.rate, 1, "-"),
+        f.rate ? absl::StrFormat("%.1f-%.1f", *f.rate_p5, *f.rate_p95) : "-", Fixed(f.iops, 0, "-"),
+        Fixed(f.p50, 1, "-"), Fixed(f.p99, 1, "-"), Fixed(f.max, 1, "-"), Fixed(f.cpu, 2, "-"));
     for (const std::string& remark : Remarks(c)) absl::StrAppend(&out, "    ^ ", remark, "\n");
+  }
+  if (report.ended) {
+    absl::StrAppendFormat(&out, "ended early, after %u of %u cells: %s\n", report.cells.size(),
+                          report.n_planned, *report.ended);
   }
   for (const AxisEffect& e : report.effects) {
     absl::StrAppendFormat(&out, "%s %s -> %s: x%.3f [%.3f, %.3f], %s\n", e.axis, e.from, e.to,
@@ -143,6 +191,8 @@ std::string IobenchJson(const IobenchReport& report) {
                            {"source", report.file_system.source},
                            {"options", report.file_system.options}}},
                          {"kernel", report.kernel},
+                         {"cells_planned", report.n_planned},
+                         {"ended_early", report.ended ? Json(*report.ended) : Json(nullptr)},
                          {"cells", std::move(cells)},
                          {"effects", std::move(effects)}};
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -155,17 +205,16 @@ std::string IobenchCsv(const IobenchReport& report) {
       "cpu_us_per_operation,temperature_c,frequency_mhz,reads_cache,remarks\n";
   for (const CellResult& c : report.cells) {
     const LoadSpec& s = c.spec;
-    const Spread rate = c.megabytes_per_second();
-    const LatencyHistogram latency = c.latency();
+    const CellFigures f = FiguresOf(c);
     const SystemState& now = c.after;
-    absl::StrAppendFormat(&out, "%s,%s,%d,%d,%u,%u,%u,%d,%s,%.3f,%.3f,%.3f,%.1f,", PatternName(c),
+    absl::StrAppendFormat(&out, "%s,%s,%d,%d,%u,%u,%u,%d,%s,%s,%s,%s,%s,", PatternName(c),
                           LoadEngineName(s.engine), s.direct, c.load.direct, s.block, s.range,
-                          s.depth, s.n_jobs, s.core < 0 ? "" : absl::StrCat(s.core), rate.median,
-                          rate.p5, rate.p95, c.operations_per_second().median);
-    absl::StrAppendFormat(&out, "%.2f,%.2f,%.2f,%.2f,%.3f,%s,%s,%d,%s\n",
-                          Us(latency.Percentile(0.5)), Us(latency.Percentile(0.95)),
-                          Us(latency.Percentile(0.99)), Us(latency.max_ns()),
-                          c.cpu_us_per_operation(),
+                          s.depth, s.n_jobs, s.core < 0 ? "" : absl::StrCat(s.core),
+                          Fixed(f.rate, 3, ""), Fixed(f.rate_p5, 3, ""), Fixed(f.rate_p95, 3, ""),
+                          Fixed(f.iops, 1, ""));
+    absl::StrAppendFormat(&out, "%s,%s,%s,%s,%s,%s,%s,%d,%s\n", Fixed(f.p50, 2, ""),
+                          Fixed(f.p95, 2, ""), Fixed(f.p99, 2, ""), Fixed(f.max, 2, ""),
+                          Fixed(f.cpu, 3, ""),
                           now.temperature_c ? absl::StrFormat("%.1f", *now.temperature_c) : "",
                           now.frequency_mhz ? absl::StrCat(*now.frequency_mhz) : "",
                           c.reads_cache(), CsvField(absl::StrJoin(Remarks(c), "; ")));

@@ -83,8 +83,9 @@ int main(int argc, char** argv) {
     }
   }
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
-    return absl::StrFormat("sluice: %s; sluice %s --help says more\n", error.what(),
-                           failed->get_parent() != nullptr ? failed->get_name() : "");
+    const auto chosen = failed->get_subcommands();
+    return absl::StrFormat("sluice: %s; sluice%s --help says more\n", error.what(),
+                           chosen.empty() ? "" : " " + chosen[0]->get_name());
   });
   try {
     app.parse(argc, argv);
