@@ -61,13 +61,14 @@ TEST_F(IobenchBadInputTest, ARangeBeyondTheFileIsRefusedByItsFlag) {
   ExpectError(Quick({file_, "--offset", "2M"}), kUsage, "--offset");
   ExpectError(Quick({file_, "--offset", "1T"}), kUsage, "--offset");
   ExpectError(Quick({file_, "--bs", "4M"}), kUsage, file_ + ": has 2097152 bytes");
+  ExpectError(Quick({file_, "--size", "1k"}), kUsage, "no --size of that holds a --bs");
 }
 
 TEST_F(IobenchBadInputTest, BlocksThatDoNotFitAreLeftOutAndCounted) {
   const RunResult run =
       RunSluice(Quick({file_, "--bs", "64k,4M", "--iodepth", "1", "--rw", "read", "--json"}));
   EXPECT_EQ(run.exit_code, kOk) << run.err;
-  EXPECT_THAT(run.err, HasSubstr("1 cells are left out"));
+  EXPECT_THAT(run.err, HasSubstr("left out: 1 of 2 cells"));
   const json document = json::parse(run.out, nullptr, false);
   ASSERT_TRUE(document.is_object()) << run.out;
   EXPECT_EQ(document["cells"].size(), 1u);
@@ -83,7 +84,7 @@ TEST_F(IobenchBadInputTest, ValuesOutOfRangeAreRefusedByTheirFlag) {
       {"--rw", {"", "randwrite", "write", "read,trim"}},
       {"--ioengine", {"", "libaio", "pread,"}},
       {"--direct", {"", "2", "yes"}},
-      {"--cpus", {"", "-1", "4095", "0,x", "big"}},
+      {"--cpus", {"", "-1", "4095", "0,x", "big", "0-4095", "1-0", "each,0"}},
       {"--runtime", {"", "0", "-1", "nan", "inf", "1s", "1e9"}},
       {"--ramp_time", {"-1", "nan", "inf"}},
       {"--gate", {"-1", "nan", "inf"}},

@@ -82,8 +82,10 @@ absl::Status WriteReport(const IobenchFlags& flags, const IobenchReport& report,
                   flags.profile);
     return status;
   }
-  const auto profile = FitProfile(report.file_system.source + ", " + report.file_system.type,
-                                  report.cells, ClassifyCores(AllowedCores()), report.file_bytes);
+  std::string name = report.file_system.source + ", " + report.file_system.type;
+  if (!flags.emulate.empty()) name = "EMULATED by " + flags.emulate;
+  const auto profile =
+      FitProfile(name, report.cells, ClassifyCores(AllowedCores()), report.file_bytes);
   status.Update(profile.ok() ? outputs.Write("--profile", profile->ToJson())
                              : Annotate(profile.status(), "--profile"));
   return status;
@@ -165,7 +167,7 @@ void RegisterIobench(CLI::App& app, std::function<int()>* action) {
       ->capture_default_str();
   cmd->add_option("--numjobs", flags->numjobs, "Submitting threads")->capture_default_str();
   cmd->add_option("--cpus,--cpus_allowed", flags->cpus,
-                  "Submitting cores: any, each (one of each speed), or numbers")
+                  "Submitting cores: any, each (one of each speed), or 0,2-3")
       ->capture_default_str();
   cmd->add_option("--runtime", flags->runtime, "Seconds of each repeat")->capture_default_str();
   cmd->add_option("--ramp_time", flags->ramp_time, "Seconds of warm-up")->capture_default_str();

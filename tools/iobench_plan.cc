@@ -54,34 +54,47 @@ absl::StatusOr<bool> ParseDirect(const std::string& text) {
   return BadValue("--direct", text, "0, 1");
 }
 
-// "each" (one core of each speed), or core numbers and "any".
-absl::StatusOr<std::vector<int>> ParseCpus(const std::string& text) {
-  const std::vector<CpuCore> allowed = AllowedCores();
-  std::vector<int> ids, chosen;
-  for (const CpuCore& c : allowed) ids.push_back(c.id);
-  if (text == "each") {
-    std::vector<uint32_t> speeds;
-    for (const CpuCore& c : allowed) {
-      if (std::find(speeds.begin(), speeds.end(), c.speed) != speeds.end()) continue;
-      speeds.push_back(c.speed);
-      chosen.push_back(c.id);
-    }
-    return chosen;
+// One core of each speed.
+std::vector<int> EachKindOfCore() {
+  std::vector<uint32_t> speeds;
+  std::vector<int> chosen;
+  for (const CpuCore& c : AllowedCores()) {
+    if (std::find(speeds.begin(), speeds.end(), c.speed) != speeds.end()) continue;
+    speeds.push_back(c.speed);
+    chosen.push_back(c.id);
   }
-  for (const absl::string_view element : absl::StrSplit(text, ',')) {
-    int core = -1;
-    if (element == "any") {
-      chosen.push_back(core);
-      continue;
-    }
-    if (!absl::SimpleAtoi(element, &core)) {
-      return BadValue("--cpus", std::string(element), "any, each, core numbers");
-    }
-    if (std::find(ids.begin(), ids.end(), core) == ids.end()) {
+  return chosen;
+}
+
+// "any", "7" or "0-3".
+absl::StatusOr<std::vector<int>> ParseCores(const std::string& text,
+                                            const std::vector<int>& allowed) {
+  if (text == "any") return std::vector<int>{-1};
+  const std::vector<std::string> ends = absl::StrSplit(text, '-');
+  int first = 0, last = 0;
+  if (ends.size() > 2 || !absl::SimpleAtoi(ends.front(), &first) ||
+      !absl::SimpleAtoi(ends.back(), &last) || first > last) {
+    return BadValue("--cpus", text, "any, each, core numbers and ranges such as 0-3");
+  }
+  std::vector<int> cores;
+  for (int core = first; core <= last; ++core) {
+    if (std::find(allowed.begin(), allowed.end(), core) == allowed.end()) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "--cpus names core %d; this process may use %s", core, FormatCoreIds(ids)));
+          "--cpus names core %d; this process may use %s", core, FormatCoreIds(allowed)));
     }
-    chosen.push_back(core);
+    cores.push_back(core);
+  }
+  return cores;
+}
+
+// "each", or a list.
+absl::StatusOr<std::vector<int>> ParseCpus(const std::string& text) {
+  if (text == "each") return EachKindOfCore();
+  std::vector<int> allowed, chosen;
+  for (const CpuCore& c : AllowedCores()) allowed.push_back(c.id);
+  for (const absl::string_view element : absl::StrSplit(text, ',')) {
+    SLUICE_ASSIGN_OR_RETURN(const auto cores, ParseCores(std::string(element), allowed));
+    chosen.insert(chosen.end(), cores.begin(), cores.end());
   }
   return chosen;
 }
@@ -176,8 +189,7 @@ absl::StatusOr<std::vector<Axes>> AskedFor(const IobenchFlags& flags) {
   SLUICE_ASSIGN_OR_RETURN(const Axes axes, ReadAxes(flags));
   if (flags.suite.empty()) return std::vector<Axes>{axes};
   if (flags.suite != "phone") return BadValue("--suite", flags.suite, "phone");
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<int> cores, ParseCpus("each"));
-  std::vector<Axes> parts = Axes::Phone(cores);
+  std::vector<Axes> parts = Axes::Phone(EachKindOfCore());
   for (Axes& part : parts) {
     part.engines = axes.engines;
     part.direct = axes.direct;
@@ -220,12 +232,12 @@ absl::StatusOr<std::vector<LoadSpec>> PlanCells(const IobenchFlags& flags, uint6
   }
   if (specs.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: has %u bytes from --offset on, too few for any of the blocks",
+        absl::StrFormat("%s: has %u bytes from --offset on, and no --size of that holds a --bs",
                         flags.file, file_bytes - std::min(base.offset, file_bytes)));
   }
   if (specs.size() < n_asked) {
-    absl::FPrintF(stderr, "sluice: %u cells are left out: their ranges hold none of their blocks\n",
-                  n_asked - specs.size());
+    absl::FPrintF(stderr, "sluice: left out: %u of %u cells, whose --size holds no --bs\n",
+                  n_asked - specs.size(), n_asked);
   }
   specs = WithoutRepeats(specs);
   SLUICE_RETURN_IF_ERROR(CheckMemory(specs));

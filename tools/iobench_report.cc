@@ -1,5 +1,6 @@
 #include "tools/iobench_report.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -143,6 +144,13 @@ std::vector<std::string> Remarks(const CellResult& c) {
                                       c.load.windows.size(), n_asked));
   } else if (c.load.ran_out) {
     remarks.push_back("every block of the range was read: windows are shorter");
+  }
+  const uint64_t n_in_flight = c.spec.engine == LoadEngine::kMmap
+                                   ? 1
+                                   : uint64_t{c.spec.depth} * static_cast<uint64_t>(c.spec.n_jobs);
+  if (std::any_of(c.load.windows.begin(), c.load.windows.end(),
+                  [&](const LoadWindow& w) { return w.operations < n_in_flight; })) {
+    remarks.push_back("a repeat had fewer reads than are in flight: give a longer --runtime");
   }
   if (c.spec.core >= 0 && !c.load.pinned) remarks.push_back(c.load.affinity_note);
   if (c.gate_gave_up) remarks.push_back("the machine had not come back to its state at entry");

@@ -132,10 +132,10 @@ class Cell {
       SLUICE_ASSIGN_OR_RETURN(auto engine, MakeLoadEngine(*file_, spec_, device));
       if (j == 0) result_.engine_note = engine->description();
       n_slots_ += engine->depth();
-      SLUICE_ASSIGN_OR_RETURN(auto memory,
-                              AlignedBuffer::Allocate(size_t{engine->depth()} * spec_.block));
+      auto memory = AlignedBuffer::Allocate(size_t{engine->depth()} * spec_.block);
+      if (!memory.ok()) return Annotate(memory.status(), "buffers for --iodepth reads of --bs");
       jobs_.push_back(std::make_unique<LoadJob>(*file_, spec_, j, std::move(engine),
-                                                std::move(memory), control_));
+                                                *std::move(memory), control_));
     }
     for (const auto& job : jobs_) SLUICE_RETURN_IF_ERROR(job->Start());
     return absl::OkStatus();
