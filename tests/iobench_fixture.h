@@ -29,10 +29,11 @@ inline bool CatchesInterrupts(int pid) {
   return !caught.empty() && (std::stoull(caught, nullptr, 16) >> (SIGINT - 1) & 1) != 0;
 }
 
-// While a cell runs, the program has more threads than one.
+// Whether the file is open and being read by the pread engine: there are the main thread, the job's
+// and a worker of its engine. A sanitizer may have one of its own.
 inline bool RunsACell(int pid) {
   const std::string threads = ProcessStatus(pid, "Threads");
-  return !threads.empty() && std::stoi(threads) > 1;
+  return !threads.empty() && std::stoi(threads) > 2;
 }
 
 // Waits until the process is so, or for a minute.
