@@ -5,7 +5,10 @@
 #include <cmath>
 #include <functional>
 #include <map>
-#include <set>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -126,7 +129,7 @@ std::string Describe(const Facets& facets, const FacetSet& shown) {
   return absl::StrJoin(words, ", ");
 }
 
-// In the order of measurement. A single point is no curve.
+// In the order of their places on the other axes. A single point is no curve.
 std::vector<Curve> CurvesOver(const IobenchReport& report, const CurveAxis& axis,
                               const std::map<uint64_t, size_t>& places) {
   std::vector<Curve> curves;
@@ -148,6 +151,12 @@ std::vector<Curve> CurvesOver(const IobenchReport& report, const CurveAxis& axis
     std::sort(c.points.begin(), c.points.end(),
               [](const ChartPoint& a, const ChartPoint& b) { return a.x < b.x; });
   }
+  const auto place = [&](const Curve& c) {
+    const LoadSpec& s = report.cells[c.points[0].cell].spec;
+    return std::tuple(s.random, s.engine, s.direct, s.block, s.range, s.depth, s.core, s.n_jobs);
+  };
+  std::stable_sort(curves.begin(), curves.end(),
+                   [&](const Curve& a, const Curve& b) { return place(a) < place(b); });
   return curves;
 }
 
@@ -312,13 +321,13 @@ void AppendEffects(const IobenchReport& report, std::string& out) {
   out +=
       "<h2>What made a difference</h2><p class=\"dim\">Throughput between cells that differ in "
       "nothing else.</p><div class=\"scroll\"><table id=\"effects\"><thead><tr><th>axis</th>"
-      "<th>ratio</th><th>95 % interval</th><th>verdict</th></tr></thead><tbody>\n";
+      "<th>ratio</th><th>verdict</th><th>95 % interval</th></tr></thead><tbody>\n";
   for (const AxisEffect& e : report.effects) {
     absl::StrAppendFormat(&out,
                           "<tr><th scope=\"row\">%s %s \u2192 %s</th><td>\u00d7%.3f</td>"
-                          "<td>%.3f\u2013%.3f</td><td class=\"text\">%s</td></tr>\n",
-                          EscapeHtml(e.axis), EscapeHtml(e.from), EscapeHtml(e.to), e.ratio, e.low,
-                          e.high, EffectVerdictName(e.verdict));
+                          "<td class=\"text\">%s</td><td>%.3f\u2013%.3f</td></tr>\n",
+                          EscapeHtml(e.axis), EscapeHtml(e.from), EscapeHtml(e.to), e.ratio,
+                          EffectVerdictName(e.verdict), e.low, e.high);
   }
   out += "</tbody></table></div>\n";
 }

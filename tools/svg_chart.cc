@@ -13,9 +13,9 @@ namespace {
 // In units of the view box; a phone shows it 1:1.
 constexpr double kWidth = 360, kHeight = 250;
 constexpr double kLeft = 44, kRight = 6, kTop = 10, kBottom = 40;
-constexpr double kInset = 16;            // of the first and the last place
-constexpr double kCharacterWidth = 7.5;  // of an axis label, at most
-constexpr double kLogRatio = 20;         // from which on the y axis is logarithmic
+constexpr double kInset = 16;          // of the first and the last place
+constexpr double kCharacterWidth = 8;  // of an axis label, at most
+constexpr double kLogRatio = 20;       // from which on the y axis is logarithmic
 
 // 1, 2 or 5 times a power of ten, so that about four of them make `top`.
 double NiceStep(double top) {
@@ -102,7 +102,7 @@ class Scale {
 // The labels that have room beside each other; the last one in any case.
 std::vector<size_t> LabelsThatFit(const Chart& chart, const Scale& scale) {
   const auto left = [&](size_t i) {
-    return scale.X(i) - kCharacterWidth * static_cast<double>(chart.labels[i].size()) / 2;
+    return scale.X(i) - kCharacterWidth * static_cast<double>(chart.labels[i].size() + 1) / 2;
   };
   const auto right = [&](size_t i) { return 2 * scale.X(i) - left(i); };
   std::vector<size_t> shown;
