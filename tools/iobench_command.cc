@@ -209,8 +209,17 @@ absl::StatusOr<std::vector<LoadSpec>> PlanCells(const IobenchFlags& flags, uint6
     }
   }
   std::vector<LoadSpec> specs;
+  size_t n_left_out = 0;
   for (const Axes& part : parts) {
-    for (const LoadSpec& spec : ExpandAxes(part, file_bytes, base)) specs.push_back(spec);
+    for (const LoadSpec& spec : ExpandAxes(part, file_bytes, base, &n_left_out)) {
+      specs.push_back(spec);
+    }
+  }
+  if (n_left_out > 0 && !specs.empty()) {
+    absl::FPrintF(stderr,
+                  "iobench: %u cells are left out: their range holds too few blocks for their "
+                  "depth and jobs\n",
+                  n_left_out);
   }
   if (specs.empty()) {
     return absl::InvalidArgumentError(

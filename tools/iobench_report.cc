@@ -27,7 +27,8 @@ std::vector<std::string> Remarks(const CellResult& c) {
     remarks.push_back(absl::StrFormat("READS THE CACHE: %.0f %% of the range was in it",
                                       100 * c.load.cached_share));
   }
-  if (c.load.ran_out) remarks.push_back("every block of the range was read: windows are shorter");
+  if (c.load.ran_out)
+    remarks.push_back("every block of the range was read: windows are shorter or fewer");
   if (c.spec.core >= 0 && !c.load.pinned) remarks.push_back(c.load.affinity_note);
   if (c.gate_gave_up) remarks.push_back("the machine had not come back to its state at entry");
   return remarks;

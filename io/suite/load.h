@@ -55,9 +55,13 @@ struct LoadResult {
   bool pinned = false;        // all jobs got the core
   bool direct = false;        // verified by a probe
   std::string direct_note;
-  bool ran_out = false;     // every block had been read before the time was over
+  bool ran_out = false;     // every block had been read before the time was over: the windows are
+                            // shorter, perhaps fewer, but never none
   double cached_share = 0;  // of the range's pages, in the page cache before a read through it
 };
+
+// How many blocks a range must have for a window after the warm-up, where none is read twice.
+uint64_t LeastBlocks(const LoadSpec& spec);
 
 // Reads until the windows are over, all blocks of a random cell have been read, or *stop is not 0
 // (Cancelled). Random offsets never repeat within a cell, nor do reads through the page cache;
