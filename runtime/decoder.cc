@@ -146,7 +146,7 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   selector_ = std::make_unique<ExactSelector>(config_);
   ffn_ = std::make_unique<FfnContext>(
       FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_, map_checked_});
-  demand_ffn_ = std::make_unique<DemandFfn>(*ffn_, *selector_);
+  demand_ffn_ = std::make_unique<DemandFfn>(*ffn_, *selector_, options.trace);
   stream_ffn_ = std::make_unique<StreamFfn>(*ffn_, StreamOptions(plan_, config_));
 
   const size_t chunk = plan_.chunk;

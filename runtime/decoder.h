@@ -21,6 +21,7 @@
 #include "io/read_engine.h"
 #include "io/storage_file.h"
 #include "layout/sluice_file.h"
+#include "predictor/activation_trace.h"
 #include "predictor/neuron_selector.h"
 #include "runtime/activations.h"
 #include "runtime/attention.h"
@@ -42,6 +43,7 @@ struct DecoderOptions {
   int io_core = -1;                      // -1: the fastest allowed core
   // Of the storage, for merging reads and for how many are in flight; null: nothing is known.
   std::shared_ptr<const DeviceProfile> profile;
+  ActivationTrace* trace = nullptr;  // gets the active sets of tokens that go neuron by neuron
   // Wraps the engine: an emulated device, injected faults.
   std::function<std::unique_ptr<ReadEngine>(std::unique_ptr<ReadEngine>, const StorageFile&)>
       wrap_engine;

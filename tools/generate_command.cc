@@ -19,9 +19,11 @@
 #include "io/cpu_topology.h"
 #include "io/status.h"
 #include "layout/sluice_file.h"
+#include "predictor/activation_trace.h"
 #include "runtime/generation.h"
 #include "runtime/memory_plan.h"
 #include "runtime/tokenizer/text_stream.h"
+#include "tools/device_flags.h"
 #include "tools/flags.h"
 #include "tools/generate_report.h"
 #include "tools/prompt_input.h"
@@ -34,6 +36,8 @@ struct GenerateFlags {
   std::string model, prompt, prompt_file, mode = "auto", engine = "auto", direct = "auto";
   std::string kernels;
   std::optional<std::string> budget;
+  DeviceFlags device;
+  std::string trace;
   int64_t n_predict = -1, seed = -1;
   int64_t context = kDefaultContext;
   int64_t threads = -1;
@@ -140,6 +144,11 @@ absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
     return absl::InvalidArgumentError(
         "--direct on and --io-engine mmap exclude each other: mapped weights come through the page "
         "cache; leave one of them out");
+  }
+  if (o.plan.mapped && !flags.device.emulate.empty()) {
+    return absl::InvalidArgumentError(
+        "--emulate and --io-engine mmap exclude each other: the kernel reads mapped weights; leave "
+        "one of them out");
   }
   if (flags.budget) {
     auto budget = ParseBytes(*flags.budget);
@@ -292,7 +301,16 @@ int RunGenerate(const GenerateFlags& flags) {
   }
   const StopSignals signals;
   request.stop = &signals.received();
+  // A profile is of use where reads go on after the first pass.
+  const bool reads = !plan->request.mapped && plan->total < plan->everything;
+  const auto device = ReadDevice(flags.device, **file, reads, request.stop);
+  if (absl::IsCancelled(device.status())) return signals.exit_code();
+  if (!device.ok()) return ReportUsage(device.status());
+  if (!device->note.empty()) absl::FPrintF(stderr, "device: %s\n", device->note);
   const uint64_t begin_ns = NowNs();
+  UseDevice(*device, &options->decoder);
+  ActivationTrace trace((*file)->model_id(), (*file)->config().n_layers, (*file)->config().d_ff);
+  if (!flags.trace.empty()) options->decoder.trace = &trace;
   auto decoder = Decoder::Create(**file, *plan, options->decoder);
   const uint64_t load_ns = NowNs() - begin_ns;
   if (!decoder.ok()) return ReportError(decoder.status());
@@ -300,7 +318,13 @@ int RunGenerate(const GenerateFlags& flags) {
   const SamplerOptions& sampler = request.sampler;
   absl::FPrintF(stderr, "memory: %s planned; %s\n\n", FormatBytes(plan->total),
                 sampler.temperature > 0 ? absl::StrFormat("seed: %u", sampler.seed) : "greedy");
-  return WriteText(flags, *prompt, **tokenizer, *plan, request, **decoder, load_ns, signals);
+  const int code =
+      WriteText(flags, *prompt, **tokenizer, *plan, request, **decoder, load_ns, signals);
+  if (flags.trace.empty() || code == kExitError) return code;
+  const absl::Status saved = trace.Save(flags.trace);
+  if (!saved.ok()) return ReportError(saved);
+  absl::FPrintF(stderr, "activations of %u tokens are in %s\n", trace.n_tokens(), flags.trace);
+  return code;
 }
 
 }  // namespace
@@ -345,9 +369,14 @@ void RegisterGenerate(CLI::App& app, std::function<int()>* action) {
   cmd->add_option("--io-engine", flags->engine, "auto, io_uring, pread, mmap")
       ->capture_default_str();
   cmd->add_option("--direct", flags->direct, "Direct I/O: auto, on, off")->capture_default_str();
+  AddDeviceFlags(*cmd, &flags->device);
   cmd->add_option("--io-core", flags->io_core,
                   "Core of the I/O thread; -1 (default): the fastest allowed");
   cmd->add_option("--kernels", flags->kernels, "Kernel table (default: the best of this machine)")
+      ->check(NotEmpty());
+  cmd->add_option("--record-activations", flags->trace,
+                  "File for which neurons each token needed (exact mode); takes memory beyond the "
+                  "budget")
       ->check(NotEmpty());
   cmd->add_flag("--ignore-eos", flags->ignore_eos, "Go on after an end token");
   cmd->add_flag("--no-display-prompt", flags->no_display_prompt, "Do not print the prompt");

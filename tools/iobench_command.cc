@@ -18,6 +18,7 @@
 #include "io/suite/effects.h"
 #include "io/suite/profile_fit.h"
 #include "io/suite/suite.h"
+#include "tools/device_flags.h"
 #include "tools/flags.h"
 #include "tools/iobench_page.h"
 #include "tools/iobench_report.h"
@@ -178,11 +179,8 @@ absl::Status ReadEmulation(const IobenchFlags& flags, LoadSpec* base) {
   if (flags.emulate.empty()) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const DeviceProfile profile, DeviceProfile::Load(flags.emulate));
   base->emulated = std::make_shared<const DeviceModel>(profile.model());
-  for (const CoreClass core : {CoreClass::kBig, CoreClass::kMiddle, CoreClass::kLittle}) {
-    base->emulated_core = core;
-    if (flags.emulate_core == CoreClassName(core)) return absl::OkStatus();
-  }
-  return BadValue("--emulate-core", flags.emulate_core, "big, middle, little");
+  SLUICE_ASSIGN_OR_RETURN(base->emulated_core, ParseCoreClass(flags.emulate_core));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<LoadSpec>> PlanCells(const IobenchFlags& flags, uint64_t file_bytes) {
