@@ -156,10 +156,7 @@ class MergerBench {
     for (const IoRequest& r : blobs) whole.push_back(r.length);
     readers_[kSingle].modelled_ms += model.TimeNs(single) / 1e6;
     readers_[kBlobs].modelled_ms += model.TimeNs(whole) / 1e6;
-    for (size_t i = 0; i < reads.size(); i += ReadMerger::kMostBatch) {
-      model.Split(reads.subspan(i, std::min(reads.size() - i, ReadMerger::kMostBatch)));
-      readers_[kMerged].modelled_ms += model.modelled_ns() / 1e6;
-    }
+    readers_[kMerged].modelled_ms += MergeAll(model, reads).ns / 1e6;
   }
 
   static constexpr uint32_t kCapacity = 1 << 15;

@@ -99,4 +99,21 @@ void ReadMerger::SplitFor(const Level& level, std::span<const IoRequest> batch) 
   }
 }
 
+MergedBatch MergeAll(ReadMerger& merger, std::span<const IoRequest> batch) {
+  MergedBatch all;
+  while (!batch.empty()) {
+    const auto part = batch.first(std::min(batch.size(), ReadMerger::kMostBatch));
+    size_t i = 0;
+    for (const uint32_t run : merger.Split(part)) {
+      const IoRequest& last = part[i + run - 1];
+      all.bytes += static_cast<double>(last.offset + last.length - part[i].offset);
+      all.operations += 1;
+      i += run;
+    }
+    all.ns += merger.modelled_ns();
+    batch = batch.subspan(part.size());
+  }
+  return all;
+}
+
 }  // namespace sluice

@@ -65,6 +65,12 @@ class ReadMerger {
   double modelled_ns_ = 0, trial_ns_ = 0;
 };
 
+// What a batch of any size comes to.
+struct MergedBatch {
+  double operations = 0, bytes = 0, ns = 0;  // modelled
+};
+MergedBatch MergeAll(ReadMerger& merger, std::span<const IoRequest> batch);
+
 }  // namespace sluice
 
 #endif  // SLUICE_IO_READ_MERGER_H_

@@ -27,6 +27,7 @@
 #include "tools/flags.h"
 #include "tools/generate_report.h"
 #include "tools/prompt_input.h"
+#include "tools/run_flags.h"
 #include "tools/stop_signals.h"
 
 namespace sluice {
@@ -49,8 +50,6 @@ struct GenerateFlags {
 
   static constexpr int64_t kDefaultContext = -1;
 };
-
-constexpr uint32_t kMaxDefaultContext = 4096;  // a trained length of 128k would take all memory
 
 absl::Status BadChoice(const char* flag, const std::string& value, const char* known) {
   return absl::InvalidArgumentError(
@@ -98,12 +97,6 @@ absl::Status ReadChoices(const GenerateFlags& flags, Options* o) {
   return absl::OkStatus();
 }
 
-absl::Status InRange(const char* flag, int64_t v, int64_t min, int64_t max) {
-  if (v >= min && v <= max) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrFormat("%s is %d; it must be in %d..%d", flag, v, min, max));
-}
-
 // Asking for a core that the process may not use is a mistake, not a wish.
 absl::Status ReadIoCore(int64_t wanted, const std::vector<CpuCore>& allowed, int* core) {
   SLUICE_RETURN_IF_ERROR(InRange("--io-core", wanted, -1, INT_MAX));
@@ -126,13 +119,8 @@ absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
   SLUICE_RETURN_IF_ERROR(InRange("-b", flags.chunk, 1, 4096));
   SLUICE_RETURN_IF_ERROR(InRange("--seed", flags.seed, -1, INT64_MAX));
   const std::vector<CpuCore> allowed = AllowedCores();
-  SLUICE_RETURN_IF_ERROR(InRange("-t", flags.threads, -1, 256));
-  if (flags.threads == 0) {
-    return absl::InvalidArgumentError("-t is 0; give at least 1 thread, or -1 for one a core");
-  }
+  SLUICE_ASSIGN_OR_RETURN(o.plan.n_threads, ChooseThreads(flags.threads));
   SLUICE_RETURN_IF_ERROR(ReadIoCore(flags.io_core, allowed, &o.decoder.io_core));
-  o.plan.n_threads = static_cast<int>(
-      flags.threads > 0 ? flags.threads : std::max<int64_t>(std::ssize(allowed), 1));
   o.plan.chunk = static_cast<uint32_t>(flags.chunk);
   if (o.plan.mapped && flags.budget) {
     return absl::InvalidArgumentError(
@@ -162,25 +150,6 @@ absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
       flags.seed >= 0 ? static_cast<uint64_t>(flags.seed) : std::random_device()();
   SLUICE_RETURN_IF_ERROR(ValidateSampler(o.generation.sampler));
   return o;
-}
-
-// What `-c` asks for, or what the model was trained with, but not all of a very long one.
-absl::StatusOr<uint32_t> ChooseContext(const ModelConfig& config, int64_t wanted) {
-  if (wanted < 0) return std::min(config.context_length, kMaxDefaultContext);
-  const uint32_t context = wanted > 0 ? static_cast<uint32_t>(wanted) : config.context_length;
-  if (config.attention_window > 0 && context > config.attention_window) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "-c is %u, but the model attends to a window of %u tokens only, which is not supported "
-        "beyond its first window; give -c %u or less",
-        context, config.attention_window, config.attention_window));
-  }
-  if (context > config.context_length) {
-    absl::FPrintF(stderr,
-                  "sluice: -c is %u and the model was trained with %u: beyond that its text is "
-                  "likely to be poor\n",
-                  context, config.context_length);
-  }
-  return context;
 }
 
 // Without a budget everything stays in DRAM if that leaves a quarter of what is available.
