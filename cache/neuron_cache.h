@@ -30,11 +30,9 @@ class Pin {
   Pin(Pin&& other) noexcept
       : cache_(std::exchange(other.cache_, nullptr)), slot_(std::exchange(other.slot_, 0)) {}
   Pin& operator=(Pin&& other) noexcept {
-    if (this != &other) {
-      Reset();
-      cache_ = std::exchange(other.cache_, nullptr);
-      slot_ = std::exchange(other.slot_, 0);
-    }
+    Pin taken(std::move(other));
+    std::swap(cache_, taken.cache_);
+    std::swap(slot_, taken.slot_);
     return *this;
   }
   ~Pin() { Reset(); }

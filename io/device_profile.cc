@@ -107,11 +107,9 @@ double DeviceProfile::TimeNs(uint64_t operations, uint64_t bytes, uint64_t range
   return FitFor(range, depth).TimeNs(operations, bytes);
 }
 
-uint64_t DeviceProfile::GapBytes(uint64_t range, uint32_t depth) const {
-  const CostFit fit = FitFor(range, depth);
-  constexpr double kMost = 1 << 30;
-  if (fit.ns_per_byte <= 0) return fit.operation_ns > 0 ? static_cast<uint64_t>(kMost) : 0;
-  return static_cast<uint64_t>(std::min(fit.operation_ns / fit.ns_per_byte, kMost));
+double DeviceProfile::ReadNs(uint32_t bytes, uint64_t range, uint32_t depth) const {
+  if (fits_.empty()) return model_.ServiceNs(true, bytes, range, CoreClass::kBig);
+  return FitFor(range, depth).TimeNs(1, bytes);
 }
 
 uint32_t DeviceProfile::BestDepth() const {

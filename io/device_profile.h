@@ -48,8 +48,11 @@ class DeviceProfile {
   // The time that a batch of random reads within `range` takes, `depth` in flight: from the fit
   // nearest in both (on logarithmic scales).
   double TimeNs(uint64_t operations, uint64_t bytes, uint64_t range, uint32_t depth) const;
-  // Up to so many bytes between two extents are read sooner than another operation is done.
-  uint64_t GapBytes(uint64_t range, uint32_t depth) const;
+  // The time of one random read of so many bytes, where `depth` are kept in flight: from the fits,
+  // or without any from the table.
+  double ReadNs(uint32_t bytes, uint64_t range, uint32_t depth) const;
+  // Whether what a read costs is known by depth.
+  bool depends_on_depth() const { return !fits_.empty(); }
   // The smallest depth whose operations cost at most 5 % more than those of the best one.
   uint32_t BestDepth() const;
 

@@ -21,6 +21,20 @@ uint64_t Mix(uint64_t z) {
 
 constexpr uint64_t kGoldenGamma = 0x9e3779b97f4a7c15;
 
+// Overwrites what came from bytes [begin, end) of the operation.
+void Spoil(const ReadOp& op, size_t begin, size_t end) {
+  const struct iovec whole = {op.dst, op.length};
+  const std::span<const struct iovec> segments =
+      op.segments.empty() ? std::span(&whole, 1) : op.segments;
+  size_t at = 0;
+  for (const struct iovec& s : segments) {
+    const size_t from = std::clamp(begin, at, at + s.iov_len);
+    const size_t to = std::clamp(end, at, at + s.iov_len);
+    memset(static_cast<std::byte*>(s.iov_base) + (from - at), 0xdb, to - from);
+    at += s.iov_len;
+  }
+}
+
 uint64_t Hash(uint64_t a, uint64_t b) { return Mix(Mix(a + kGoldenGamma) + b * kGoldenGamma + 1); }
 
 }  // namespace
@@ -121,7 +135,7 @@ absl::StatusOr<uint32_t> FaultEngine::ReapInner(bool wait) {
     const Slot& slot = slots_[result.user];
     const int32_t shortened = static_cast<int32_t>(slot.shorten_to);
     if (shortened != 0 && result.result > shortened) {
-      memset(slot.op.dst + shortened, 0xdb, static_cast<size_t>(result.result - shortened));
+      Spoil(slot.op, static_cast<size_t>(shortened), static_cast<size_t>(result.result));
       result.result = shortened;
     }
     held_.push_back({result, reaps_ + slot.delay});

@@ -8,13 +8,13 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
-#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "io/aligned_buffer.h"
 #include "io/clock.h"
 #include "io/cpu_topology.h"
 #include "io/futex.h"
@@ -42,14 +42,19 @@ class Counter {
 // with an exchange. Whichever exchange comes second sees what the other side did before.
 class IoThreadImpl final : public IoThread {
  public:
-  IoThreadImpl(const StorageFile& file, std::unique_ptr<ReadEngine> engine, uint32_t capacity)
+  IoThreadImpl(const StorageFile& file, std::unique_ptr<ReadEngine> engine, uint32_t capacity,
+               std::unique_ptr<ReadMerger> merger, AlignedBuffer gap)
       : capacity_(capacity),
         file_(file),
         demand_(capacity),
         look_ahead_(capacity),
         completions_(capacity),
         engine_(std::move(engine)),
-        reads_(file, engine_->depth()),
+        merger_(std::move(merger)),
+        gap_(std::move(gap)),
+        reads_(file, engine_->depth(), merger_ != nullptr ? ReadMerger::kMostRequests : 1,
+               gap_.span()),
+        batch_(ReadMerger::kMostBatch),
         ops_(engine_->depth()),
         results_(engine_->depth()) {}
 
@@ -103,12 +108,13 @@ class IoThreadImpl final : public IoThread {
   // On the I/O thread.
   void Run(int core);
   bool HasWork() const;
-  bool PopRequest(IoRequest* request);
+  std::span<const IoRequest> NextRun();
   void StartReads();
   void ReapReads();
   void Park();
   void HandleResult(const ReadResult& result, uint64_t now_ns);
   void Complete(const IoCompletion& completion);
+  void FailRun(std::span<const IoRequest> run);
   void AnnounceCompletions();
   void UpdateStats(uint64_t now_ns);
   void AddNote(const std::string& note);
@@ -134,7 +140,12 @@ class IoThreadImpl final : public IoThread {
 
   // Of the I/O thread.
   std::unique_ptr<ReadEngine> engine_;  // null once it failed
+  std::unique_ptr<ReadMerger> merger_;  // null: none
+  AlignedBuffer gap_;
   ReadOperations reads_;
+  std::vector<IoRequest> batch_;            // demand reads taken from the queue
+  size_t batch_begin_ = 0, batch_end_ = 0;  // those of them that were not started
+  std::span<const uint32_t> runs_;  // how the rest of the batch is done, if there is a merger
   std::vector<ReadOp> ops_;
   std::vector<ReadResult> results_;
   bool unannounced_ = false;  // completions were queued and the producer was not told
@@ -222,25 +233,42 @@ void IoThreadImpl::Run(int core) {
 
 // Whether there is something that the I/O thread could act on now.
 bool IoThreadImpl::HasWork() const {
-  const bool requests = !demand_.empty() || !look_ahead_.empty();
+  const bool requests = batch_begin_ < batch_end_ || !demand_.empty() || !look_ahead_.empty();
   return (requests && !reads_.full()) || stopping_.load(std::memory_order_acquire);
 }
 
-bool IoThreadImpl::PopRequest(IoRequest* request) {
-  const std::span<IoRequest> one(request, 1);
-  return demand_.Pop(one) == 1 || look_ahead_.Pop(one) == 1;
+// The requests of the next operation: demand reads as the merger groups them, else a look-ahead
+// read. Empty if there is none. Valid until the next call.
+std::span<const IoRequest> IoThreadImpl::NextRun() {
+  if (batch_begin_ == batch_end_) {
+    batch_begin_ = 0;
+    batch_end_ = demand_.Pop(batch_);
+    if (batch_end_ == 0) {
+      return std::span(batch_).first(look_ahead_.Pop(std::span(batch_).first(1)));
+    }
+    if (merger_ != nullptr) runs_ = merger_->Split(std::span(batch_).first(batch_end_));
+  }
+  size_t count = 1;
+  if (merger_ != nullptr) {
+    count = runs_.front();
+    runs_ = runs_.subspan(1);
+  }
+  const std::span<const IoRequest> run(&batch_[batch_begin_], count);
+  batch_begin_ += count;
+  return run;
 }
 
 // Gives the engine what it has room for: retries, then demand, then look-ahead.
 void IoThreadImpl::StartReads() {
-  IoRequest request;
-  while (!reads_.full() && PopRequest(&request)) {
-    if (request.length == 0) {
-      Complete({request.tag, 0, request.offset});
+  while (!reads_.full()) {
+    const std::span<const IoRequest> run = NextRun();
+    if (run.empty()) break;
+    if (run.front().length == 0) {
+      Complete({run.front().tag, 0, run.front().offset});
     } else if (engine_ == nullptr) {
-      Complete({request.tag, EIO, request.offset});
+      FailRun(run);
     } else {
-      reads_.Add(request);
+      reads_.Add(run);
     }
   }
   if (engine_ == nullptr) return;
@@ -297,8 +325,7 @@ void IoThreadImpl::Park() {
 }
 
 void IoThreadImpl::HandleResult(const ReadResult& result, uint64_t now_ns) {
-  const std::optional<IoCompletion> completion = reads_.OnResult(result, now_ns);
-  if (completion.has_value()) Complete(*completion);
+  for (const IoCompletion& completion : reads_.OnResult(result, now_ns)) Complete(completion);
   if (reads_.direct_error() != 0 && !direct_change_noted_) {
     direct_change_noted_ = true;
     AddNote(absl::StrCat(file_.path(), ": a direct read at offset ", reads_.direct_error_offset(),
@@ -314,6 +341,10 @@ void IoThreadImpl::Complete(const IoCompletion& completion) {
   retries_.Set(reads_.retries());
   completions_.TryPush({&completion, 1});
   unannounced_ = true;
+}
+
+void IoThreadImpl::FailRun(std::span<const IoRequest> run) {
+  for (const IoRequest& r : run) Complete({r.tag, EIO, r.offset});
 }
 
 // Wakes the producer if it sleeps, once for many completions.
@@ -339,7 +370,7 @@ void IoThreadImpl::FailEngine(const absl::Status& status) {
   AddNote(absl::StrCat(file_.path(), ": reading ended: ", status.message()));
   // First the engine, since until then reads may still land in the memory of the requests.
   RetireEngine();
-  while (const std::optional<IoCompletion> completion = reads_.Abandon()) Complete(*completion);
+  for (const IoCompletion& completion : reads_.Abandon()) Complete(completion);
 }
 
 // Destroys the engine, which waits until nothing is in flight.
@@ -351,17 +382,24 @@ void IoThreadImpl::RetireEngine() {
 
 }  // namespace
 
-size_t IoThread::QueueBytes(uint32_t capacity) {
-  return std::bit_ceil(size_t{capacity}) * (2 * sizeof(IoRequest) + sizeof(IoCompletion));
+size_t IoThread::Bytes(uint32_t capacity, uint32_t depth) {
+  return std::bit_ceil(size_t{capacity}) * (2 * sizeof(IoRequest) + sizeof(IoCompletion)) +
+         ReadOperations::Bytes(depth, ReadMerger::kMostRequests) + ReadMerger::Bytes() +
+         ReadMerger::kMostBatch * sizeof(IoRequest) + ReadMerger::kMostGap;
 }
 
 absl::StatusOr<std::unique_ptr<IoThread>> IoThread::Start(const StorageFile& file,
                                                           std::unique_ptr<ReadEngine> engine,
-                                                          const IoThreadOptions& options) {
+                                                          IoThreadOptions options) {
   if (options.capacity == 0) {
     return absl::InvalidArgumentError("the I/O thread needs a capacity of at least one request");
   }
-  auto thread = std::make_unique<IoThreadImpl>(file, std::move(engine), options.capacity);
+  AlignedBuffer gap;
+  if (options.merger != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(gap, AlignedBuffer::Allocate(ReadMerger::kMostGap));
+  }
+  auto thread = std::make_unique<IoThreadImpl>(file, std::move(engine), options.capacity,
+                                               std::move(options.merger), std::move(gap));
   SLUICE_RETURN_IF_ERROR(thread->StartThread(options.core));
   return thread;
 }

@@ -2,7 +2,8 @@
 //
 // The decode thread hands over batches of reads through a lock-free single-producer queue and takes
 // completions from another; neither side allocates or locks. Demand reads go before look-ahead
-// reads. The I/O thread completes short reads, retries EINTR and EAGAIN, retries EIO a bounded
+// reads, and of demand reads those that lie near each other are done together if a merger says so.
+// The I/O thread completes short reads, retries EINTR and EAGAIN, retries EIO a bounded
 // number of times, and after EINVAL on a direct descriptor turns to the buffered one for good,
 // which mode_change_note() tells. With nothing to do it sleeps.
 #ifndef SLUICE_IO_IO_THREAD_H_
@@ -15,31 +16,19 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "io/io_request.h"
 #include "io/read_engine.h"
+#include "io/read_merger.h"
 #include "io/storage_file.h"
 
 namespace sluice {
 
-struct IoRequest {
-  // Offset, length and dst are aligned to the file's block; what is not is read through the page
-  // cache.
-  uint64_t offset = 0;
-  uint32_t length = 0;
-  std::byte* dst = nullptr;  // must live until the completion or the end of the IoThread
-  uint32_t tag = 0;          // comes back in the completion
-};
-
-struct IoCompletion {
-  uint32_t tag = 0;
-  int error = 0;        // 0, or the errno that remained after the retries; ENODATA: the file ended
-  uint64_t offset = 0;  // of the request
-};
-
 enum class IoPriority { kDemand, kLookAhead };
 
 struct IoThreadOptions {
-  uint32_t capacity = 4096;  // most requests accepted and not yet taken back by Poll
-  int core = -1;             // -1: the fastest allowed core, see io/cpu_topology.h
+  uint32_t capacity = 4096;            // most requests accepted and not yet taken back by Poll
+  int core = -1;                       // -1: the fastest allowed core, see io/cpu_topology.h
+  std::unique_ptr<ReadMerger> merger;  // null: every request is an operation
 };
 
 // Totals since Start; read from the producer thread.
@@ -52,13 +41,13 @@ struct IoStats {
 
 class IoThread {
  public:
-  // DRAM that the queues of a thread of this capacity take.
-  static size_t QueueBytes(uint32_t capacity);
+  // DRAM that a thread of this capacity, with a merger, takes for an engine of this depth.
+  static size_t Bytes(uint32_t capacity, uint32_t depth);
 
   // `file` must outlive the thread. Takes the engine, drives it and destroys it on that thread.
   static absl::StatusOr<std::unique_ptr<IoThread>> Start(const StorageFile& file,
                                                          std::unique_ptr<ReadEngine> engine,
-                                                         const IoThreadOptions& options);
+                                                         IoThreadOptions options);
   // Drops what was not started, waits until nothing is in flight, joins.
   virtual ~IoThread() = default;
 

@@ -16,7 +16,10 @@ namespace {
 constexpr uint32_t kMostThreads = 8;
 
 int32_t ReadOnce(const ReadOp& op) {
-  const ssize_t got = pread(op.fd, op.dst, op.length, static_cast<off_t>(op.offset));
+  const auto offset = static_cast<off_t>(op.offset);
+  const ssize_t got = op.segments.empty() ? pread(op.fd, op.dst, op.length, offset)
+                                          : preadv(op.fd, op.segments.data(),
+                                                   static_cast<int>(op.segments.size()), offset);
   return got >= 0 ? static_cast<int32_t>(got) : -errno;
 }
 

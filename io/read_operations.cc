@@ -27,18 +27,34 @@ uint32_t GenerationOf(uint64_t user) { return static_cast<uint32_t>(user >> 32);
 
 }  // namespace
 
-ReadOperations::ReadOperations(const StorageFile& file, uint32_t depth)
-    : file_(file), slots_(depth) {
+ReadOperations::ReadOperations(const StorageFile& file, uint32_t depth, uint32_t max_run,
+                               std::span<std::byte> gap)
+    : file_(file),
+      max_run_(max_run),
+      gap_(gap),
+      slots_(depth),
+      requests_(size_t{depth} * max_run),
+      segments_(max_run > 1 ? requests_.size() * 2 : 0) {
   free_.reserve(depth);
   ready_.reserve(depth);
+  completed_.reserve(requests_.size());
   for (uint32_t i = depth; i > 0; --i) free_.push_back(i - 1);
 }
 
-void ReadOperations::Add(const IoRequest& request) {
+size_t ReadOperations::Bytes(uint32_t depth, uint32_t max_run) {
+  constexpr size_t kPerRequest = sizeof(IoRequest) + 2 * sizeof(iovec) + sizeof(IoCompletion);
+  return size_t{depth} * (sizeof(Slot) + 2 * sizeof(uint32_t) + max_run * kPerRequest);
+}
+
+void ReadOperations::Add(std::span<const IoRequest> run) {
   const uint32_t index = free_.back();
   free_.pop_back();
   Slot& slot = slots_[index];
-  slot = Slot{.request = request, .generation = slot.generation, .active = true};
+  slot = Slot{.count = static_cast<uint32_t>(run.size()),
+              .together = run.size() > 1,
+              .generation = slot.generation,
+              .active = true};
+  std::copy(run.begin(), run.end(), requests_.begin() + ptrdiff_t{index} * max_run_);
   ready_.push_back(index);
 }
 
@@ -66,15 +82,29 @@ void ReadOperations::TakeBack(uint32_t index) {
   --in_engine_;
 }
 
+// The requests of a run that are not complete.
+std::span<const IoRequest> ReadOperations::Left(uint32_t index) const {
+  const Slot& slot = slots_[index];
+  return std::span(requests_).subspan(size_t{index} * max_run_ + slot.first,
+                                      slot.count - slot.first);
+}
+
 ReadOp ReadOperations::MakeOp(uint32_t index) {
   Slot& slot = slots_[index];
+  const IoRequest& first = Left(index).front();
   ReadOp op;
-  op.offset = slot.request.offset + slot.done;
-  op.length = std::min(slot.request.length - slot.done, kMostPerOperation);
-  op.dst = slot.request.dst + slot.done;
+  op.offset = first.offset + slot.done;
+  op.length = std::min(first.length - slot.done, kMostPerOperation);
+  op.dst = first.dst + slot.done;
   op.user = UserOf(index, slot.generation);
   // What is left after a short read may be unaligned; direct I/O cannot read that.
-  const uint64_t alignment_bits = op.offset | op.length | reinterpret_cast<uintptr_t>(op.dst);
+  uint64_t alignment_bits = op.offset | op.length | reinterpret_cast<uintptr_t>(op.dst);
+  if (slot.together) {
+    for (const IoRequest& r : Left(index)) {
+      alignment_bits |= r.offset | r.length | reinterpret_cast<uintptr_t>(r.dst);
+    }
+    MakeSegments(index, &op);
+  }
   slot.direct = file_.direct() && direct_error_ == 0 && (alignment_bits & (file_.block() - 1)) == 0;
   op.fd = slot.direct ? file_.fd() : file_.buffered_fd();
   slot.in_engine = true;
@@ -82,73 +112,123 @@ ReadOp ReadOperations::MakeOp(uint32_t index) {
   return op;
 }
 
-std::optional<IoCompletion> ReadOperations::OnResult(const ReadResult& result, uint64_t now_ns) {
+void ReadOperations::MakeSegments(uint32_t index, ReadOp* op) {
+  iovec* const segments = &segments_[size_t{index} * 2 * max_run_];
+  size_t n = 0;
+  uint64_t at = op->offset;
+  for (const IoRequest& r : Left(index)) {
+    if (r.offset > at) segments[n++] = {gap_.data(), r.offset - at};
+    segments[n++] = {r.dst, r.length};
+    at = r.offset + r.length;
+  }
+  op->segments = {segments, n};
+  op->length = static_cast<uint32_t>(at - op->offset);
+}
+
+std::span<const IoCompletion> ReadOperations::OnResult(const ReadResult& result, uint64_t now_ns) {
+  completed_.clear();
   const uint32_t index = IndexOf(result.user);
-  if (index >= slots_.size()) return std::nullopt;
+  if (index >= slots_.size()) return {};
   Slot& slot = slots_[index];
-  if (!slot.in_engine || slot.generation != GenerationOf(result.user)) return std::nullopt;
+  if (!slot.in_engine || slot.generation != GenerationOf(result.user)) return {};
   TakeBack(index);
 
-  if (result.result < 0) return OnError(index, -result.result, now_ns);
-  if (result.result == 0) return Finish(index, ENODATA);
-  const uint32_t got = static_cast<uint32_t>(result.result);
-  if (got > slot.request.length - slot.done) return Finish(index, EIO);
+  if (result.result < 0) {
+    OnError(index, -result.result, now_ns);
+  } else if (result.result > 0) {
+    OnBytes(index, static_cast<uint32_t>(result.result));
+  } else if (slot.together) {
+    AgainOneByOne(index);
+  } else {
+    FinishFirst(index, ENODATA);
+  }
+  return completed_;
+}
+
+void ReadOperations::OnBytes(uint32_t index, uint32_t got) {
+  Slot& slot = slots_[index];
+  const uint64_t begin = Left(index).front().offset + slot.done;
+  const IoRequest& last = slot.together ? Left(index).back() : Left(index).front();
+  if (got > last.offset + last.length - begin) return OnError(index, EOVERFLOW, 0);
   bytes_ += got;
-  slot.done += got;
   slot.busy_tries = 0;
   slot.eio_tries = 0;
-  if (slot.done == slot.request.length) return Finish(index, 0);
-  return Again(index);
-}
-
-std::optional<IoCompletion> ReadOperations::OnError(uint32_t index, int error, uint64_t now_ns) {
-  Slot& slot = slots_[index];
-  switch (error) {
-    case EINTR:
-      if (++slot.busy_tries > kMostBusyTries) return Finish(index, error);
-      return Again(index);
-    case EAGAIN:
-      if (++slot.busy_tries > kMostBusyTries) return Finish(index, error);
-      slot.due_ns = now_ns + PauseNs(slot.busy_tries);
-      return Again(index);
-    case EIO:
-      if (++slot.eio_tries > kMostEioTries) return Finish(index, error);
-      return Again(index);
-    case EINVAL:
-    case EOPNOTSUPP:
-      if (!slot.direct) return Finish(index, error);
-      if (direct_error_ == 0) {
-        direct_error_ = error;
-        direct_error_offset_ = slot.request.offset + slot.done;
-      }
-      return Again(index);
-    default:
-      return Finish(index, error);
+  // As many requests as these bytes reach to the end of.
+  uint32_t n = 0;
+  for (const IoRequest& r : Left(index)) {
+    if (r.offset + r.length > begin + got) break;
+    completed_.push_back({r.tag, 0, r.offset});
+    ++n;
+    if (!slot.together) break;
   }
+  if (n > 0) slot.done = 0;
+  slot.first += n;
+  if (slot.first == slot.count) return Release(index);
+  const uint64_t next = Left(index).front().offset;
+  if (begin + got > next) slot.done = static_cast<uint32_t>(begin + got - next);
+  if (slot.together) return AgainOneByOne(index);
+  if (n == 0) ++retries_;
+  ready_.push_back(index);
 }
 
-std::optional<IoCompletion> ReadOperations::Again(uint32_t index) {
+void ReadOperations::OnError(uint32_t index, int error, uint64_t now_ns) {
+  Slot& slot = slots_[index];
+  const bool busy = error == EINTR || error == EAGAIN;
+  if (busy && ++slot.busy_tries <= kMostBusyTries) {
+    if (error == EAGAIN) slot.due_ns = now_ns + PauseNs(slot.busy_tries);
+    return Again(index);
+  }
+  if (slot.together) return AgainOneByOne(index);
+  if (error == EIO && ++slot.eio_tries <= kMostEioTries) return Again(index);
+  if ((error == EINVAL || error == EOPNOTSUPP) && slot.direct) {
+    if (direct_error_ == 0) {
+      direct_error_ = error;
+      direct_error_offset_ = Left(index).front().offset + slot.done;
+    }
+    return Again(index);
+  }
+  FinishFirst(index, error == EOVERFLOW ? EIO : error);
+}
+
+void ReadOperations::Again(uint32_t index) {
   ++retries_;
   ready_.push_back(index);
-  return std::nullopt;
 }
 
-IoCompletion ReadOperations::Finish(uint32_t index, int error) {
+void ReadOperations::AgainOneByOne(uint32_t index) {
+  slots_[index].together = false;
+  slots_[index].busy_tries = 0;
+  Again(index);
+}
+
+// The first request of what is left ends with this error; the next one begins.
+void ReadOperations::FinishFirst(uint32_t index, int error) {
   Slot& slot = slots_[index];
-  slot.active = false;
-  ++slot.generation;
-  free_.push_back(index);
-  return {slot.request.tag, error, slot.request.offset};
+  const IoRequest& request = Left(index).front();
+  completed_.push_back({request.tag, error, request.offset});
+  slot.done = 0;
+  slot.busy_tries = 0;
+  slot.eio_tries = 0;
+  if (++slot.first == slot.count) return Release(index);
+  ready_.push_back(index);
 }
 
-std::optional<IoCompletion> ReadOperations::Abandon() {
+void ReadOperations::Release(uint32_t index) {
+  slots_[index].active = false;
+  ++slots_[index].generation;
+  free_.push_back(index);
+}
+
+std::span<const IoCompletion> ReadOperations::Abandon() {
+  completed_.clear();
   ready_.clear();
-  const auto found =
-      std::find_if(slots_.begin(), slots_.end(), [](const Slot& s) { return s.active; });
-  if (found == slots_.end()) return std::nullopt;
-  const uint32_t index = static_cast<uint32_t>(found - slots_.begin());
-  if (found->in_engine) TakeBack(index);
-  return Finish(index, EIO);
+  for (uint32_t index = 0; index < slots_.size(); ++index) {
+    if (!slots_[index].active) continue;
+    if (slots_[index].in_engine) TakeBack(index);
+    for (const IoRequest& r : Left(index)) completed_.push_back({r.tag, EIO, r.offset});
+    Release(index);
+  }
+  return completed_;
 }
 
 uint64_t ReadOperations::NextDue() const {

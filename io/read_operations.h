@@ -1,4 +1,4 @@
-// The requests that are being read: turns each into one or more operations of an engine and decides
+// The requests that are being read: turns runs of them into operations of an engine and decides
 // what follows from every result. This is where retries live; see OnResult.
 //
 // Thread-compatible: the I/O thread owns it. Allocates only in the constructor.
@@ -7,11 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
-#include "io/io_thread.h"
+#include "io/io_request.h"
 #include "io/read_engine.h"
 #include "io/storage_file.h"
 
@@ -19,17 +18,23 @@ namespace sluice {
 
 class ReadOperations {
  public:
-  // At most `depth` requests at a time. `file` must outlive this object.
-  ReadOperations(const StorageFile& file, uint32_t depth);
+  // At most `depth` runs at a time, each of at most `max_run` requests. What lies between two of
+  // them goes to `gap`, at which nobody looks, and has at most its size; it is aligned like dst.
+  // `file` must outlive this object.
+  ReadOperations(const StorageFile& file, uint32_t depth, uint32_t max_run,
+                 std::span<std::byte> gap);
+  // DRAM that it takes, without the gap.
+  static size_t Bytes(uint32_t depth, uint32_t max_run);
 
   bool full() const { return free_.empty(); }
-  // Requests added and not yet complete.
+  // Runs added and not yet complete.
   size_t active() const { return slots_.size() - free_.size(); }
   // Operations that TakeReady gave out and that did not come back.
   size_t in_engine() const { return in_engine_; }
 
-  // Not when full(). `request.length` > 0.
-  void Add(const IoRequest& request);
+  // Not when full(). Not empty, lengths > 0, in rising order without overlap: one operation reads
+  // all of them and what lies between.
+  void Add(std::span<const IoRequest> run);
 
   // Stores the operations that may start at time `now_ns`, at most out.size(), retries first. Each
   // one must come back through PutBack or OnResult.
@@ -37,7 +42,7 @@ class ReadOperations {
   // The engine did not take it.
   void PutBack(const ReadOp& op);
 
-  // The completion, if the request is complete by that:
+  // The completions of the requests that are complete by that; valid until the next call.
   // - all bytes are there: error 0; the file ended before: ENODATA;
   // - a short read continues with the rest;
   // - EINTR and EAGAIN start it again, the latter after a pause, a bounded number of times;
@@ -45,11 +50,12 @@ class ReadOperations {
   // - EINVAL or EOPNOTSUPP from the direct descriptor starts it again on the buffered one, which
   //   every later operation uses too;
   // - any other error is final.
-  // A result that belongs to no operation that is out is ignored.
-  std::optional<IoCompletion> OnResult(const ReadResult& result, uint64_t now_ns);
+  // If a run meets anything but EINTR, EAGAIN or success, its requests go on one by one, so that
+  // each gets what the storage has for it. A result of no operation that is out is ignored.
+  std::span<const IoCompletion> OnResult(const ReadResult& result, uint64_t now_ns);
 
-  // Gives up one active request, with EIO; nullopt if there is none. For when the engine is gone.
-  std::optional<IoCompletion> Abandon();
+  // Gives up all active requests, with EIO. For when the engine is gone.
+  std::span<const IoCompletion> Abandon();
 
   // When the earliest pause ends; only while operations wait for one.
   uint64_t NextDue() const;
@@ -61,10 +67,12 @@ class ReadOperations {
   uint64_t bytes() const { return bytes_; }
 
  private:
+  // A run. Its requests are requests_[slot * max_run_ ...], complete up to `first`.
   struct Slot {
-    IoRequest request;
+    uint32_t first = 0, count = 0;
+    bool together = false;    // the next operation reads all that is left, else only the first
     uint64_t due_ns = 0;      // not to be started before
-    uint32_t done = 0;        // bytes that are there
+    uint32_t done = 0;        // bytes of the first that are there; 0 if together
     uint32_t generation = 0;  // grows when the slot is given back
     uint16_t busy_tries = 0;  // EINTR and EAGAIN since the last progress
     uint16_t eio_tries = 0;   // EIO since the last progress
@@ -74,13 +82,23 @@ class ReadOperations {
   };
 
   ReadOp MakeOp(uint32_t index);
+  void MakeSegments(uint32_t index, ReadOp* op);
   void TakeBack(uint32_t index);
-  std::optional<IoCompletion> OnError(uint32_t index, int error, uint64_t now_ns);
-  std::optional<IoCompletion> Again(uint32_t index);
-  IoCompletion Finish(uint32_t index, int error);
+  void OnError(uint32_t index, int error, uint64_t now_ns);
+  void OnBytes(uint32_t index, uint32_t got);
+  void Again(uint32_t index);
+  void AgainOneByOne(uint32_t index);
+  void FinishFirst(uint32_t index, int error);
+  void Release(uint32_t index);
+  std::span<const IoRequest> Left(uint32_t index) const;
 
   const StorageFile& file_;
+  const uint32_t max_run_;
+  const std::span<std::byte> gap_;
   std::vector<Slot> slots_;
+  std::vector<IoRequest> requests_;      // [slot x max_run]
+  std::vector<struct iovec> segments_;   // [slot x 2 max_run]
+  std::vector<IoCompletion> completed_;  // by the last call
   std::vector<uint32_t> free_;
   std::vector<uint32_t> ready_;  // slots to start, in order
   size_t in_engine_ = 0;

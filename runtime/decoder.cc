@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "io/cpu_topology.h"
 #include "io/status.h"
@@ -20,7 +21,6 @@ namespace {
 // Fewer tokens than this go through the FFN one by one, reading only active bundles; with more, the
 // union of their active sets is most of the layer and large reads win.
 constexpr uint32_t kStreamTokens = 8;
-constexpr uint32_t kRingDepth = 32;   // UFS takes 32 commands
 constexpr uint64_t kSpinNs = 50'000;  // before a worker parks
 
 StreamFfn::Options StreamOptions(const MemoryPlan& plan, const ModelConfig& config) {
@@ -102,15 +102,25 @@ absl::Status Decoder::OpenIo(const DecoderOptions& options) {
   const std::array<std::span<std::byte>, 2> buffers = {cache_->arena(), ring_memory_.span()};
   EngineOptions engine_options;
   engine_options.kind = mapped ? EngineKind::kPread : options.engine;
-  engine_options.depth = kRingDepth;
+  const DeviceProfile* profile = mapped ? nullptr : options.profile.get();
+  engine_options.depth = kMostInFlight;
+  if (profile != nullptr) engine_options.depth = std::min(kMostInFlight, profile->BestDepth());
   engine_options.buffers = buffers;
   SLUICE_ASSIGN_OR_RETURN(auto engine, MakeReadEngine(*storage_, engine_options, &engine_note_));
   if (options.wrap_engine) engine = options.wrap_engine(std::move(engine), *storage_);
   IoThreadOptions thread_options;
   thread_options.capacity = plan_.io_capacity;
   thread_options.core = options.io_core;
+  schedule_note_ = absl::StrCat("reads: at most ", engine->depth(), " in flight; ");
+  if (profile != nullptr) {
+    thread_options.merger =
+        std::make_unique<ReadMerger>(*profile, file_.bundles().layer_bytes(), engine_options.depth);
+    absl::StrAppend(&schedule_note_, "merged by the costs of ", profile->model().name());
+  } else {
+    schedule_note_ += "not merged, no device profile";
+  }
   SLUICE_ASSIGN_OR_RETURN(io_thread_,
-                          IoThread::Start(*storage_, std::move(engine), thread_options));
+                          IoThread::Start(*storage_, std::move(engine), std::move(thread_options)));
   io_ = std::make_unique<WeightIo>(*io_thread_, *storage_, plan_.io_capacity, plan_.n_buffers);
   ring_ = std::make_unique<StreamRing>(*io_, ring_memory_.span(), plan_.piece_bytes);
   return absl::OkStatus();
@@ -136,7 +146,7 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   selector_ = std::make_unique<ExactSelector>(config_);
   ffn_ = std::make_unique<FfnContext>(
       FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_, map_checked_});
-  demand_ffn_ = std::make_unique<DemandFfn>(*ffn_, *selector_);
+  demand_ffn_ = std::make_unique<DemandFfn>(*ffn_, *selector_, options.trace);
   stream_ffn_ = std::make_unique<StreamFfn>(*ffn_, StreamOptions(plan_, config_));
 
   const size_t chunk = plan_.chunk;
@@ -325,6 +335,7 @@ std::vector<std::string> Decoder::Notes() const {
     notes.push_back("io: " + engine_note_ + "; " + storage_->mode_note());
     const std::string change = io_thread_->mode_change_note();
     if (!change.empty()) notes.push_back("io changed: " + change);
+    notes.push_back(schedule_note_);
     notes.push_back("io thread: " + io_thread_->affinity_note());
   }
   notes.push_back(

@@ -16,10 +16,12 @@
 
 #include "absl/status/statusor.h"
 #include "cache/neuron_cache.h"
+#include "io/device_profile.h"
 #include "io/io_thread.h"
 #include "io/read_engine.h"
 #include "io/storage_file.h"
 #include "layout/sluice_file.h"
+#include "predictor/activation_trace.h"
 #include "predictor/neuron_selector.h"
 #include "runtime/activations.h"
 #include "runtime/attention.h"
@@ -39,7 +41,10 @@ struct DecoderOptions {
   DirectMode direct = DirectMode::kAuto;
   const KernelTable* kernels = nullptr;  // null: the best that the machine has
   int io_core = -1;                      // -1: the fastest allowed core
-  // Wraps the engine, for tests (fault injection).
+  // Of the storage, for merging reads and for how many are in flight; null: nothing is known.
+  std::shared_ptr<const DeviceProfile> profile;
+  ActivationTrace* trace = nullptr;  // gets the active sets of tokens that go neuron by neuron
+  // Wraps the engine: an emulated device, injected faults.
   std::function<std::unique_ptr<ReadEngine>(std::unique_ptr<ReadEngine>, const StorageFile&)>
       wrap_engine;
 };
@@ -111,7 +116,7 @@ class Decoder {
   // In order of construction: what is below uses what is above.
   std::unique_ptr<StorageFile> storage_;
   const std::byte* map_ = nullptr;
-  std::string engine_note_;
+  std::string engine_note_, schedule_note_;
   AlignedBuffer ring_memory_;
   std::unique_ptr<NeuronCache> cache_;
   std::unique_ptr<ThreadPool> pool_;

@@ -14,15 +14,17 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "predictor/activation_trace.h"
 #include "predictor/neuron_selector.h"
 #include "runtime/ffn_context.h"
 
 namespace sluice {
 
-// Confined to the decode thread. Allocates nothing after construction.
+// Confined to the decode thread. Allocates nothing after construction, unless it records.
 class DemandFfn {
  public:
-  DemandFfn(const FfnContext& context, const NeuronSelector& selector);
+  // `trace`: null, or gets every active set; recording allocates.
+  DemandFfn(const FfnContext& context, const NeuronSelector& selector, ActivationTrace* trace);
 
   // `gate` [d_ff] are the gate values of the token, x its normed input in the forms that dots need;
   // adds the FFN's output to y [d_model].
@@ -48,6 +50,7 @@ class DemandFfn {
 
   const FfnContext& c_;
   const NeuronSelector& selector_;
+  ActivationTrace* const trace_;
   std::vector<uint32_t> active_;           // positions
   std::vector<float> coefficients_;        // activation(gate) * up, by index in active_
   std::vector<uint8_t> computed_;          // by index in active_

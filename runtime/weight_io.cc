@@ -24,7 +24,7 @@ WeightIo::WeightIo(IoThread& io, const StorageFile& file, uint32_t capacity,
 }
 
 size_t WeightIo::Bytes(uint32_t capacity, uint32_t n_stream_buffers) {
-  return IoThread::QueueBytes(capacity) + kCompletionsAtOnce * sizeof(IoCompletion) +
+  return IoThread::Bytes(capacity, kMostInFlight) + kCompletionsAtOnce * sizeof(IoCompletion) +
          capacity * sizeof(uint32_t) + n_stream_buffers;
 }
 

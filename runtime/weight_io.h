@@ -16,6 +16,8 @@
 
 namespace sluice {
 
+constexpr uint32_t kMostInFlight = 32;  // operations at the device: UFS takes 32 commands
+
 class WeightIo {
  public:
   // Borrows both. `capacity` is the I/O thread's; `n_stream_buffers` sizes the table of the ring.

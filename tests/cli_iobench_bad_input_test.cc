@@ -61,7 +61,7 @@ TEST_F(IobenchBadInputTest, ARangeBeyondTheFileIsRefusedByItsFlag) {
   ExpectError(Quick({file_, "--offset", "2M"}), kUsage, "--offset");
   ExpectError(Quick({file_, "--offset", "1T"}), kUsage, "--offset");
   ExpectError(Quick({file_, "--bs", "4M"}), kUsage, file_ + ": has 2097152 bytes");
-  ExpectError(Quick({file_, "--size", "1k"}), kUsage, "no --size of that holds a --bs");
+  ExpectError(Quick({file_, "--size", "1k"}), kUsage, "no --size of that holds enough");
 }
 
 TEST_F(IobenchBadInputTest, BlocksThatDoNotFitAreLeftOutAndCounted) {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,21 +30,35 @@ struct Outcome {
   IoStats stats;
 };
 
-// Reads the file in pieces through an I/O thread whose engine has the faults of `spec`.
-Outcome ReadWithFaults(const RandomFile& random, const std::string& engine_name,
-                       const std::string& spec) {
+// An engine, and whether the reads are merged.
+struct Way {
+  std::string engine;
+  bool merged = false;
+};
+
+// Of the pieces, those that a merged run does not ask for: it reads them along.
+bool IsGap(const Way& way, uint32_t piece) { return way.merged && piece % 4 == 2; }
+
+// Reads the file in pieces through an I/O thread whose engine has the faults of `spec`. What was
+// not asked for must be left alone; the outcome has it as the file does.
+Outcome ReadWithFaults(const RandomFile& random, const Way& way, const std::string& spec) {
   Outcome outcome;
   const auto config = ParseFaultConfig(spec);
   EXPECT_TRUE(config.ok()) << config.status();
   const StorageFile& file = random.file();
-  auto engine = std::make_unique<FaultEngine>(MakeEngine(engine_name, file, 16), *config,
+  auto engine = std::make_unique<FaultEngine>(MakeEngine(way.engine, file, 16), *config,
                                               file.direct() ? file.fd() : -1);
-  auto thread = IoThread::Start(file, std::move(engine), {});
+  IoThreadOptions options;
+  if (way.merged) {
+    options.merger = std::make_unique<ReadMerger>(SlowOperations(), kSize, 16);
+  }
+  auto thread = IoThread::Start(file, std::move(engine), std::move(options));
   EXPECT_TRUE(thread.ok()) << thread.status();
   const AlignedBuffer memory = AlignedBuffer::Allocate(kSize).value();
   std::fill_n(memory.data(), memory.size(), std::byte{0xee});
   std::vector<IoRequest> requests;
   for (uint32_t at = 0; at < kSize; at += kPiece) {
+    if (IsGap(way, at / kPiece)) continue;
     requests.push_back(
         {.offset = at, .length = kPiece, .dst = memory.data() + at, .tag = at / kPiece});
   }
@@ -61,13 +76,21 @@ Outcome ReadWithFaults(const RandomFile& random, const std::string& engine_name,
   outcome.mode_change_note = (*thread)->mode_change_note();
   outcome.stats = (*thread)->stats();
   outcome.bytes.assign(memory.data(), memory.data() + kSize);
+  for (uint32_t at = 0; at < kSize; at += kPiece) {
+    if (!IsGap(way, at / kPiece)) continue;
+    const auto gap = std::span(outcome.bytes).subspan(at, kPiece);
+    EXPECT_TRUE(std::ranges::all_of(gap, [](std::byte b) { return b == std::byte{0xee}; }));
+    std::copy_n(random.bytes().begin() + at, kPiece, gap.begin());
+  }
   return outcome;
 }
 
-class FaultTest : public testing::TestWithParam<std::string> {
+class FaultTest : public testing::TestWithParam<Way> {
  protected:
   void SetUp() override {
-    if (MakeEngine(GetParam(), random_.file(), 1) == nullptr) GTEST_SKIP() << "no io_uring here";
+    if (MakeEngine(GetParam().engine, random_.file(), 1) == nullptr) {
+      GTEST_SKIP() << "no io_uring here";
+    }
   }
   Outcome Read(const std::string& spec) { return ReadWithFaults(random_, GetParam(), spec); }
 
@@ -86,6 +109,13 @@ TEST_P(FaultTest, FaultsThatPassGiveTheSameBytes) {
 }
 
 TEST_P(FaultTest, RetriesAreCounted) {
+  if (GetParam().merged) {
+    const Outcome merged = Read("reorder=1");
+    EXPECT_LT(merged.stats.operations, 32u);
+    EXPECT_GE(merged.stats.bytes, kSize - kSize / 4) << "with the gaps between pieces";
+    EXPECT_EQ(merged.stats.retries, 0u);
+    return;
+  }
   EXPECT_EQ(Read("reorder=1").stats.retries, 0u);
   const Outcome outcome = Read("eio_once=1");
   EXPECT_EQ(outcome.stats.retries, kSize / kPiece);
@@ -97,7 +127,9 @@ TEST_P(FaultTest, AnEioThatStaysIsReportedForThatPieceOnly) {
   const Outcome outcome = Read("eio=100000-100001");
   constexpr uint64_t kBad = 100'000 / kPiece * kPiece;
   EXPECT_THAT(outcome.errors, testing::ElementsAre(testing::Pair(kBad, EIO)));
-  EXPECT_EQ(outcome.stats.retries, 3u);
+  if (!GetParam().merged) {
+    EXPECT_EQ(outcome.stats.retries, 3u);
+  }
   EXPECT_TRUE(
       std::equal(outcome.bytes.begin(), outcome.bytes.begin() + kBad, random_.bytes().begin()));
   EXPECT_TRUE(std::equal(outcome.bytes.begin() + kBad + kPiece, outcome.bytes.end(),
@@ -108,7 +140,7 @@ TEST_P(FaultTest, ADeviceThatIsAlwaysBusyIsGivenUpInTheEnd) {
   const RandomFile small(kSize);
   for (const auto& [spec, error] : {std::pair("eagain=1", EAGAIN), std::pair("eintr=1", EINTR)}) {
     const Outcome outcome = Read(spec);
-    EXPECT_EQ(outcome.errors.size(), kSize / kPiece) << spec;
+    EXPECT_EQ(outcome.errors.size(), kSize / kPiece * (GetParam().merged ? 3 : 4) / 4) << spec;
     for (const auto& [offset, got] : outcome.errors) EXPECT_EQ(got, error) << offset;
   }
 }
@@ -129,8 +161,11 @@ TEST_P(FaultTest, BytesThatWereNeverWrittenArriveAsSuccess) {
   // Nothing below the checksums can tell; this pins down what they are for.
   const Outcome outcome = Read("unwritten=1");
   EXPECT_TRUE(outcome.errors.empty());
-  EXPECT_TRUE(std::all_of(outcome.bytes.begin(), outcome.bytes.end(),
-                          [](std::byte b) { return b == std::byte{0xee}; }));
+  for (uint32_t piece = 0; piece < kSize / kPiece; ++piece) {
+    if (IsGap(GetParam(), piece)) continue;
+    const auto bytes = std::span(outcome.bytes).subspan(size_t{piece} * kPiece, kPiece);
+    EXPECT_TRUE(std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0xee}; }));
+  }
 }
 
 TEST_P(FaultTest, TheSameSeedGivesTheSameFaults) {
@@ -147,7 +182,7 @@ TEST_P(FaultTest, IsStoppedWithResultsHeldBack) {
   const auto config = ParseFaultConfig("delay=1,delay_reaps=1000").value();
   const StorageFile& file = random_.file();
   auto thread = IoThread::Start(
-      file, std::make_unique<FaultEngine>(MakeEngine(GetParam(), file, 16), config, -1), {});
+      file, std::make_unique<FaultEngine>(MakeEngine(GetParam().engine, file, 16), config, -1), {});
   ASSERT_TRUE(thread.ok()) << thread.status();
   const AlignedBuffer memory = AlignedBuffer::Allocate(64 * kPiece).value();
   std::vector<IoRequest> requests;
@@ -159,8 +194,12 @@ TEST_P(FaultTest, IsStoppedWithResultsHeldBack) {
   thread->reset();
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, FaultTest, testing::Values("io_uring", "pread"),
-                         [](const auto& engine) { return engine.param; });
+INSTANTIATE_TEST_SUITE_P(Engines, FaultTest,
+                         testing::Values(Way{"io_uring"}, Way{"pread"}, Way{"io_uring", true},
+                                         Way{"pread", true}),
+                         [](const auto& way) {
+                           return way.param.engine + (way.param.merged ? "_merged" : "");
+                         });
 
 TEST(FaultConfigTest, ReadsEveryKey) {
   const auto config = ParseFaultConfig(

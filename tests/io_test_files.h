@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "io/aligned_buffer.h"
+#include "io/device_profile.h"
 #include "io/read_engine.h"
 #include "io/storage_file.h"
 #include "tests/test_paths.h"
@@ -29,6 +30,16 @@ inline std::vector<std::byte> RandomBytes(size_t size, uint64_t seed = 1) {
   std::vector<std::byte> bytes(size);
   for (std::byte& b : bytes) b = static_cast<std::byte>(random());
   return bytes;
+}
+
+// A device of which an operation costs as much as 25,000 bytes, whatever the depth.
+inline DeviceProfile SlowOperations() {
+  auto model = DeviceModel::FromPoints(
+      "slow operations",
+      {{.random = true, .block = 4096, .range = std::nullopt, .megabytes_per_second = 100}});
+  DeviceProfile profile(std::move(*model));
+  profile.AddFit({.range = 1 << 30, .depth = 1, .operation_ns = 25'000, .ns_per_byte = 1});
+  return profile;
 }
 
 inline void WriteFile(const std::string& path, const std::vector<std::byte>& bytes) {

@@ -34,7 +34,9 @@ constexpr uint32_t kLength = 4096;
 
 std::unique_ptr<IoThread> StartThread(const StorageFile& file, std::unique_ptr<ReadEngine> engine,
                                       uint32_t capacity = 4096) {
-  auto thread = IoThread::Start(file, std::move(engine), {.capacity = capacity});
+  IoThreadOptions options;
+  options.capacity = capacity;
+  auto thread = IoThread::Start(file, std::move(engine), std::move(options));
   EXPECT_TRUE(thread.ok()) << thread.status();
   return thread.ok() ? std::move(*thread) : nullptr;
 }

@@ -253,7 +253,8 @@ class PageTest : public testing::Test {
 };
 
 TEST_F(PageTest, TheFileShowsTheFiguresOfTheDocument) {
-  ASSERT_EQ((*document_)["cells"].size(), 2u * 3u * 2u * 2u * 2u);
+  // All of 4k and 16k; of 512k those of which the range holds enough.
+  ASSERT_GE((*document_)["cells"].size(), 2u * 2u * 2u * 2u * 2u);
   ExpectPageShows(html_, *document_);
 }
 

@@ -129,10 +129,11 @@ class RingTest : public testing::Test {
     std::string note;
     auto engine = Must(MakeReadEngine(*file_, options, &note));
     IoThreadOptions thread;
-    thread.capacity = 16;
+    constexpr uint32_t kCapacity = 16;
+    thread.capacity = kCapacity;
     thread_ = Must(IoThread::Start(
-        *file_, std::make_unique<FaultEngine>(std::move(engine), faults, -1), thread));
-    io_ = std::make_unique<WeightIo>(*thread_, *file_, thread.capacity, kBuffers);
+        *file_, std::make_unique<FaultEngine>(std::move(engine), faults, -1), std::move(thread)));
+    io_ = std::make_unique<WeightIo>(*thread_, *file_, kCapacity, kBuffers);
     ring_ =
         std::make_unique<StreamRing>(*io_, memory_.span().first(size_t{kBuffers} * kBlock), kBlock);
   }

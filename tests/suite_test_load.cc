@@ -21,7 +21,9 @@ namespace sluice {
 namespace {
 
 using testing::AllOf;
+using testing::Ge;
 using testing::HasSubstr;
+using testing::Le;
 
 class LoadTest : public testing::Test {
  protected:
@@ -47,17 +49,17 @@ class LoadTest : public testing::Test {
 
 TEST_F(LoadTest, EveryEngineReadsWhateverTheBlockAndTheNumberOfJobs) {
   for (const LoadEngine engine : {LoadEngine::kUring, LoadEngine::kPread, LoadEngine::kMmap}) {
-    for (const uint32_t block : {512u, 4096u, 24576u, 1u << 20}) {
+    for (const uint32_t block : {512u, 4096u, 24576u, 1u << 18}) {
       for (const int jobs : {1, 3}) {
         LoadSpec spec = Short(engine, true);
+        spec.depth = 1;
         spec.block = block;
         spec.n_jobs = jobs;
         const auto result = RunLoad(path_, spec, nullptr);
         if (engine == LoadEngine::kUring && absl::IsUnimplemented(result.status())) continue;
         ASSERT_TRUE(result.ok()) << LoadEngineName(engine) << " " << block << ": "
                                  << result.status();
-        EXPECT_LE(result->windows.size(), 3u);
-        EXPECT_TRUE(result->windows.size() == 3 || result->ran_out);
+        EXPECT_THAT(result->windows.size(), AllOf(Ge(1u), Le(3u)));
         uint64_t operations = 0;
         for (const LoadWindow& w : result->windows) operations += w.operations;
         EXPECT_LE(operations, kBytes / block) << "a block was read twice";
@@ -68,12 +70,12 @@ TEST_F(LoadTest, EveryEngineReadsWhateverTheBlockAndTheNumberOfJobs) {
 
 TEST_F(LoadTest, ARandomCellEndsWhenEveryBlockHasBeenRead) {
   LoadSpec spec = Short(LoadEngine::kPread, true);
-  spec.block = 1 << 20;
+  spec.block = 1 << 18;
+  spec.depth = 2;
   spec.window_s = 30;
   const auto result = RunLoad(path_, spec, nullptr);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(result->ran_out);
-  EXPECT_TRUE(result->windows.empty()) << "no window had two reads in each slot";
 }
 
 TEST_F(LoadTest, LatenciesAreCountedInTheWindowInWhichTheyEnd) {
@@ -104,7 +106,7 @@ TEST_F(LoadTest, WhatCannotBeReadIsRefusedByName) {
   spec.range = kBytes + 4096;
   refuse(path_, "--size");
   spec.range = 100;
-  refuse(path_, "no block of 4096");
+  refuse(path_, "holds 0 blocks of 4096");
 }
 
 TEST_F(LoadTest, AStopEndsACell) {

@@ -19,12 +19,15 @@
 #include "io/cpu_topology.h"
 #include "io/status.h"
 #include "layout/sluice_file.h"
+#include "predictor/activation_trace.h"
 #include "runtime/generation.h"
 #include "runtime/memory_plan.h"
 #include "runtime/tokenizer/text_stream.h"
+#include "tools/device_flags.h"
 #include "tools/flags.h"
 #include "tools/generate_report.h"
 #include "tools/prompt_input.h"
+#include "tools/run_flags.h"
 #include "tools/stop_signals.h"
 
 namespace sluice {
@@ -34,6 +37,8 @@ struct GenerateFlags {
   std::string model, prompt, prompt_file, mode = "auto", engine = "auto", direct = "auto";
   std::string kernels;
   std::optional<std::string> budget;
+  DeviceFlags device;
+  std::string trace;
   int64_t n_predict = -1, seed = -1;
   int64_t context = kDefaultContext;
   int64_t threads = -1;
@@ -45,8 +50,6 @@ struct GenerateFlags {
 
   static constexpr int64_t kDefaultContext = -1;
 };
-
-constexpr uint32_t kMaxDefaultContext = 4096;  // a trained length of 128k would take all memory
 
 absl::Status BadChoice(const char* flag, const std::string& value, const char* known) {
   return absl::InvalidArgumentError(
@@ -94,12 +97,6 @@ absl::Status ReadChoices(const GenerateFlags& flags, Options* o) {
   return absl::OkStatus();
 }
 
-absl::Status InRange(const char* flag, int64_t v, int64_t min, int64_t max) {
-  if (v >= min && v <= max) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrFormat("%s is %d; it must be in %d..%d", flag, v, min, max));
-}
-
 // Asking for a core that the process may not use is a mistake, not a wish.
 absl::Status ReadIoCore(int64_t wanted, const std::vector<CpuCore>& allowed, int* core) {
   SLUICE_RETURN_IF_ERROR(InRange("--io-core", wanted, -1, INT_MAX));
@@ -122,13 +119,8 @@ absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
   SLUICE_RETURN_IF_ERROR(InRange("-b", flags.chunk, 1, 4096));
   SLUICE_RETURN_IF_ERROR(InRange("--seed", flags.seed, -1, INT64_MAX));
   const std::vector<CpuCore> allowed = AllowedCores();
-  SLUICE_RETURN_IF_ERROR(InRange("-t", flags.threads, -1, 256));
-  if (flags.threads == 0) {
-    return absl::InvalidArgumentError("-t is 0; give at least 1 thread, or -1 for one a core");
-  }
+  SLUICE_ASSIGN_OR_RETURN(o.plan.n_threads, ChooseThreads(flags.threads));
   SLUICE_RETURN_IF_ERROR(ReadIoCore(flags.io_core, allowed, &o.decoder.io_core));
-  o.plan.n_threads = static_cast<int>(
-      flags.threads > 0 ? flags.threads : std::max<int64_t>(std::ssize(allowed), 1));
   o.plan.chunk = static_cast<uint32_t>(flags.chunk);
   if (o.plan.mapped && flags.budget) {
     return absl::InvalidArgumentError(
@@ -140,6 +132,11 @@ absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
     return absl::InvalidArgumentError(
         "--direct on and --io-engine mmap exclude each other: mapped weights come through the page "
         "cache; leave one of them out");
+  }
+  if (o.plan.mapped && !flags.device.emulate.empty()) {
+    return absl::InvalidArgumentError(
+        "--emulate and --io-engine mmap exclude each other: the kernel reads mapped weights; leave "
+        "one of them out");
   }
   if (flags.budget) {
     auto budget = ParseBytes(*flags.budget);
@@ -153,25 +150,6 @@ absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
       flags.seed >= 0 ? static_cast<uint64_t>(flags.seed) : std::random_device()();
   SLUICE_RETURN_IF_ERROR(ValidateSampler(o.generation.sampler));
   return o;
-}
-
-// What `-c` asks for, or what the model was trained with, but not all of a very long one.
-absl::StatusOr<uint32_t> ChooseContext(const ModelConfig& config, int64_t wanted) {
-  if (wanted < 0) return std::min(config.context_length, kMaxDefaultContext);
-  const uint32_t context = wanted > 0 ? static_cast<uint32_t>(wanted) : config.context_length;
-  if (config.attention_window > 0 && context > config.attention_window) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "-c is %u, but the model attends to a window of %u tokens only, which is not supported "
-        "beyond its first window; give -c %u or less",
-        context, config.attention_window, config.attention_window));
-  }
-  if (context > config.context_length) {
-    absl::FPrintF(stderr,
-                  "sluice: -c is %u and the model was trained with %u: beyond that its text is "
-                  "likely to be poor\n",
-                  context, config.context_length);
-  }
-  return context;
 }
 
 // Without a budget everything stays in DRAM if that leaves a quarter of what is available.
@@ -292,7 +270,16 @@ int RunGenerate(const GenerateFlags& flags) {
   }
   const StopSignals signals;
   request.stop = &signals.received();
+  // A profile is of use where reads go on after the first pass.
+  const bool reads = !plan->request.mapped && plan->total < plan->everything;
+  const auto device = ReadDevice(flags.device, **file, reads, request.stop);
+  if (absl::IsCancelled(device.status())) return signals.exit_code();
+  if (!device.ok()) return ReportUsage(device.status());
+  if (!device->note.empty()) absl::FPrintF(stderr, "device: %s\n", device->note);
   const uint64_t begin_ns = NowNs();
+  UseDevice(*device, &options->decoder);
+  ActivationTrace trace((*file)->model_id(), (*file)->config().n_layers, (*file)->config().d_ff);
+  if (!flags.trace.empty()) options->decoder.trace = &trace;
   auto decoder = Decoder::Create(**file, *plan, options->decoder);
   const uint64_t load_ns = NowNs() - begin_ns;
   if (!decoder.ok()) return ReportError(decoder.status());
@@ -300,7 +287,13 @@ int RunGenerate(const GenerateFlags& flags) {
   const SamplerOptions& sampler = request.sampler;
   absl::FPrintF(stderr, "memory: %s planned; %s\n\n", FormatBytes(plan->total),
                 sampler.temperature > 0 ? absl::StrFormat("seed: %u", sampler.seed) : "greedy");
-  return WriteText(flags, *prompt, **tokenizer, *plan, request, **decoder, load_ns, signals);
+  const int code =
+      WriteText(flags, *prompt, **tokenizer, *plan, request, **decoder, load_ns, signals);
+  if (flags.trace.empty() || code == kExitError) return code;
+  const absl::Status saved = trace.Save(flags.trace);
+  if (!saved.ok()) return ReportError(saved);
+  absl::FPrintF(stderr, "activations of %u tokens are in %s\n", trace.n_tokens(), flags.trace);
+  return code;
 }
 
 }  // namespace
@@ -345,9 +338,14 @@ void RegisterGenerate(CLI::App& app, std::function<int()>* action) {
   cmd->add_option("--io-engine", flags->engine, "auto, io_uring, pread, mmap")
       ->capture_default_str();
   cmd->add_option("--direct", flags->direct, "Direct I/O: auto, on, off")->capture_default_str();
+  AddDeviceFlags(*cmd, &flags->device);
   cmd->add_option("--io-core", flags->io_core,
                   "Core of the I/O thread; -1 (default): the fastest allowed");
   cmd->add_option("--kernels", flags->kernels, "Kernel table (default: the best of this machine)")
+      ->check(NotEmpty());
+  cmd->add_option("--record-activations", flags->trace,
+                  "File for which neurons each token needed (exact mode); takes memory beyond the "
+                  "budget")
       ->check(NotEmpty());
   cmd->add_flag("--ignore-eos", flags->ignore_eos, "Go on after an end token");
   cmd->add_flag("--no-display-prompt", flags->no_display_prompt, "Do not print the prompt");

@@ -13,6 +13,7 @@
 #include "io/suite/effects.h"
 #include "io/suite/profile_fit.h"
 #include "io/suite/suite.h"
+#include "tools/device_flags.h"
 #include "tools/flags.h"
 #include "tools/iobench_page.h"
 #include "tools/iobench_plan.h"

@@ -13,6 +13,7 @@
 #include "io/device_profile.h"
 #include "io/status.h"
 #include "io/suite/axes.h"
+#include "tools/device_flags.h"
 
 namespace sluice {
 namespace {
@@ -159,11 +160,8 @@ absl::Status ReadEmulation(const IobenchFlags& flags, LoadSpec* base) {
   if (flags.emulate.empty()) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const DeviceProfile profile, DeviceProfile::Load(flags.emulate));
   base->emulated = std::make_shared<const DeviceModel>(profile.model());
-  for (const CoreClass core : {CoreClass::kBig, CoreClass::kMiddle, CoreClass::kLittle}) {
-    base->emulated_core = core;
-    if (flags.emulate_core == CoreClassName(core)) return absl::OkStatus();
-  }
-  return BadValue("--emulate-core", flags.emulate_core, "big, middle, little");
+  SLUICE_ASSIGN_OR_RETURN(base->emulated_core, ParseCoreClass(flags.emulate_core));
+  return absl::OkStatus();
 }
 
 // The memory that buffers and samples of the cells take must be there: what an overcommitted system
@@ -225,19 +223,22 @@ absl::StatusOr<std::vector<LoadSpec>> PlanCells(const IobenchFlags& flags, uint6
     SLUICE_RETURN_IF_ERROR(CheckRanges(flags, parts[0], file_bytes, base.offset));
   }
   std::vector<LoadSpec> specs;
-  uint64_t n_asked = 0;
+  size_t n_left_out = 0;
   for (const Axes& part : parts) {
-    n_asked += CountCells(part);
-    for (const LoadSpec& spec : ExpandAxes(part, file_bytes, base)) specs.push_back(spec);
+    const std::vector<LoadSpec> cells = ExpandAxes(part, file_bytes, base, &n_left_out);
+    specs.insert(specs.end(), cells.begin(), cells.end());
   }
   if (specs.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: has %u bytes from --offset on, and no --size of that holds a --bs",
-                        flags.file, file_bytes - std::min(base.offset, file_bytes)));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: has %u bytes from --offset on, and no --size of that holds enough blocks of --bs for "
+        "--iodepth and --numjobs",
+        flags.file, file_bytes - std::min(base.offset, file_bytes)));
   }
-  if (specs.size() < n_asked) {
-    absl::FPrintF(stderr, "sluice: left out: %u of %u cells, whose --size holds no --bs\n",
-                  n_asked - specs.size(), n_asked);
+  if (n_left_out > 0) {
+    absl::FPrintF(stderr,
+                  "sluice: left out: %u of %u cells, whose --size holds too few blocks of --bs for "
+                  "their --iodepth and --numjobs\n",
+                  n_left_out, n_left_out + specs.size());
   }
   specs = WithoutRepeats(specs);
   SLUICE_RETURN_IF_ERROR(CheckMemory(specs));

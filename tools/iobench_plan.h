@@ -21,7 +21,7 @@ struct IobenchFlags {
 };
 
 // The cells for a file of so many bytes. InvalidArgument names the flag that is wrong. Says on
-// stderr how many cells were left out because their ranges hold none of their blocks.
+// stderr how many cells were left out because their ranges hold too few blocks.
 absl::StatusOr<std::vector<LoadSpec>> PlanCells(const IobenchFlags& flags, uint64_t file_bytes);
 
 }  // namespace sluice

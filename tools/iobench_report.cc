@@ -138,19 +138,18 @@ std::vector<std::string> Remarks(const CellResult& c) {
     remarks.push_back(absl::StrFormat("READS HOLES: %.0f %% of the range is on no device",
                                       100 * c.load.hole_share));
   }
-  const auto n_asked = static_cast<size_t>(c.spec.n_windows);
-  if (c.load.windows.size() < n_asked) {
-    remarks.push_back(absl::StrFormat("the range holds too few blocks: %u of %u repeats measured",
-                                      c.load.windows.size(), n_asked));
+  if (c.load.windows.empty()) {
+    remarks.push_back("no figures: the warm-up read every block of the range");
   } else if (c.load.ran_out) {
-    remarks.push_back("every block of the range was read: windows are shorter");
+    remarks.push_back("every block of the range was read: windows are shorter or fewer");
   }
   const uint64_t n_in_flight = c.spec.engine == LoadEngine::kMmap
                                    ? 1
                                    : uint64_t{c.spec.depth} * static_cast<uint64_t>(c.spec.n_jobs);
   if (std::any_of(c.load.windows.begin(), c.load.windows.end(),
                   [&](const LoadWindow& w) { return w.operations < n_in_flight; })) {
-    remarks.push_back("a repeat had fewer reads than are in flight: give a longer --runtime");
+    remarks.push_back(
+        "a repeat had fewer reads than are in flight: give a longer --runtime or a larger --size");
   }
   if (c.spec.core >= 0 && !c.load.pinned) remarks.push_back(c.load.affinity_note);
   if (c.gate_gave_up) remarks.push_back("the machine had not come back to its state at entry");

@@ -75,6 +75,7 @@ int main(int argc, char** argv) {
   sluice::RegisterSynth(app, &action);
   sluice::RegisterVerify(app, &action);
   sluice::RegisterIobench(app, &action);
+  sluice::RegisterPlan(app, &action);
   if (argc > 1) {
     const std::string mistaken = MistakenFlag(app, argc, argv);
     if (!mistaken.empty()) {

@@ -157,7 +157,8 @@ uint64_t CountCells(const Axes& axes) {
   return count;
 }
 
-std::vector<LoadSpec> ExpandAxes(const Axes& axes, uint64_t file_bytes, const LoadSpec& base) {
+std::vector<LoadSpec> ExpandAxes(const Axes& axes, uint64_t file_bytes, const LoadSpec& base,
+                                 size_t* n_left_out) {
   std::vector<LoadSpec> specs = {base};
   // Replaces every cell by one for each value of an axis.
   const auto expand = [&specs](const auto& values, auto set) {
@@ -182,7 +183,9 @@ std::vector<LoadSpec> ExpandAxes(const Axes& axes, uint64_t file_bytes, const Lo
     const uint64_t whole = file_bytes - std::min(base.offset, file_bytes);
     s.range = s.range == 0 ? whole : std::min(s.range, whole);
   }
-  std::erase_if(specs, [](const LoadSpec& s) { return s.range < s.block; });
+  const size_t n_too_small =
+      std::erase_if(specs, [](const LoadSpec& s) { return s.range / s.block < LeastBlocks(s); });
+  if (n_left_out != nullptr) *n_left_out += n_too_small;
   return specs;
 }
 

@@ -47,8 +47,9 @@ struct Axes {
 uint64_t CountCells(const Axes& axes);
 
 // The cells, in an order in which neighbours differ in few things. A range is cut to the file; a
-// cell that would hold no block is left out.
-std::vector<LoadSpec> ExpandAxes(const Axes& axes, uint64_t file_bytes, const LoadSpec& base);
+// cell with fewer blocks than it needs (LeastBlocks) is left out, and counted in *n_left_out.
+std::vector<LoadSpec> ExpandAxes(const Axes& axes, uint64_t file_bytes, const LoadSpec& base,
+                                 size_t* n_left_out = nullptr);
 
 // Without cells that are there before: from values that were given twice, or ranges that the end of
 // the file made equal.

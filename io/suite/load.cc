@@ -6,29 +6,24 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "io/aligned_buffer.h"
-#include "io/clock.h"
 #include "io/cpu_topology.h"
 #include "io/emulated_device.h"
 #include "io/pread_engine.h"
 #include "io/status.h"
 #include "io/suite/load_job.h"
 #include "io/suite/mmap_engine.h"
+#include "io/suite/phase_clock.h"
 #include "io/suite/range_state.h"
 #include "io/uring_engine.h"
 #include "io/uring_probe.h"
 
 namespace sluice {
 namespace {
-
-uint64_t CpuNs(clockid_t clock) {
-  struct timespec t;
-  clock_gettime(clock, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
-}
 
 constexpr uint32_t kSector = 512;  // what direct reads must be aligned to at least
 
@@ -62,46 +57,17 @@ absl::Status CheckUring(const StorageFile& file) {
                                                   probed.message(), "; use --ioengine pread"));
 }
 
-// Totals up to a moment.
-struct Snapshot {
-  uint64_t ns = 0, cpu_ns = 0, operations = 0;
-};
-
-// The thread that watches the clock spends CPU of its own, which is not the reads'.
-Snapshot Take(const LoadControl& control) {
-  Snapshot s;
-  s.operations = control.operations.load(std::memory_order_relaxed);
-  s.ns = NowNs();
-  s.cpu_ns = CpuNs(CLOCK_PROCESS_CPUTIME_ID) - CpuNs(CLOCK_THREAD_CPUTIME_ID);
-  return s;
-}
-
-// Sleeps until the phase has lasted its time, `quota` operations are done, or the jobs have ended.
-// False if the time was not up.
-bool WaitForPhase(const LoadControl& control, double seconds, uint64_t quota,
-                  const std::atomic<int>* stop) {
-  const uint64_t end_ns = NowNs() + static_cast<uint64_t>(seconds * 1e9);
-  while (true) {
-    const uint64_t now_ns = NowNs();
-    if (now_ns >= end_ns) return true;
-    const bool stopped = stop != nullptr && stop->load(std::memory_order_relaxed) != 0;
-    if (stopped || control.running.load() == 0 || control.operations.load() >= quota) return false;
-    const struct timespec pause = {0,
-                                   static_cast<long>(std::min<uint64_t>(500'000, end_ns - now_ns))};
-    nanosleep(&pause, nullptr);
-  }
-}
-
 absl::Status CheckSpec(const StorageFile& file, const LoadSpec& spec) {
   if (spec.range > file.size() || spec.offset > file.size() - spec.range) {
     return absl::InvalidArgumentError(
         absl::StrCat(file.path(), ": has ", file.size(), " bytes; a range of ", spec.range,
                      " bytes from ", spec.offset, " does not fit: give a smaller --size"));
   }
-  if (spec.range < spec.block) {
-    return absl::InvalidArgumentError(absl::StrCat("a range of ", spec.range,
-                                                   " bytes holds no block of ", spec.block,
-                                                   ": give a larger --size"));
+  if (spec.range / spec.block < LeastBlocks(spec)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a range of ", spec.range, " bytes holds ", spec.range / spec.block,
+                     " blocks of ", spec.block, ", fewer than the ", LeastBlocks(spec),
+                     " that this depth and number of jobs need: give a larger --size"));
   }
   return absl::OkStatus();
 }
@@ -131,40 +97,25 @@ class Cell {
     for (int j = 0; j < spec_.n_jobs; ++j) {
       SLUICE_ASSIGN_OR_RETURN(auto engine, MakeLoadEngine(*file_, spec_, device));
       if (j == 0) result_.engine_note = engine->description();
-      n_slots_ += engine->depth();
       auto memory = AlignedBuffer::Allocate(size_t{engine->depth()} * spec_.block);
       if (!memory.ok()) return Annotate(memory.status(), "buffers for --iodepth reads of --bs");
-      jobs_.push_back(std::make_unique<LoadJob>(*file_, spec_, j, std::move(engine),
-                                                *std::move(memory), control_));
+      jobs_.push_back(
+          std::make_unique<LoadJob>(*file_, spec_, j, std::move(engine), *std::move(memory)));
     }
-    for (const auto& job : jobs_) SLUICE_RETURN_IF_ERROR(job->Start());
+    const bool repeats = !spec_.random && MayReadAgain(*file_, spec_);
+    clock_.emplace(PhaseClock::Plan{.warm_up_s = spec_.warm_up_s,
+                                    .window_s = spec_.window_s,
+                                    .n_windows = spec_.n_windows,
+                                    .n_blocks = repeats ? 0 : spec_.range / spec_.block});
+    for (const auto& job : jobs_) SLUICE_RETURN_IF_ERROR(job->Start(*clock_, running_));
     return absl::OkStatus();
   }
 
-  // Each phase has its share of the blocks, where none may be read twice.
-  void RunPhases(const std::atomic<int>* stop) {
-    const bool repeats = !spec_.random && MayReadAgain(*file_, spec_);
-    const uint64_t n_blocks = spec_.range / spec_.block;
-    const auto n_phases = static_cast<uint64_t>(spec_.n_windows) + 1;
-    Snapshot before;
-    for (uint64_t phase = 0; phase < n_phases; ++phase) {
-      const uint64_t quota = repeats ? UINT64_MAX : n_blocks * (phase + 1) / n_phases;
-      const double seconds = phase == 0 ? spec_.warm_up_s : spec_.window_s;
-      const bool in_time = WaitForPhase(control_, seconds, quota, stop);
-      const Snapshot now = Take(control_);
-      if (phase > 0) {
-        result_.ran_out |= !in_time;
-        LoadWindow w;
-        w.ns = now.ns - before.ns;
-        w.operations = now.operations - before.operations;
-        w.cpu_ns = now.cpu_ns - before.cpu_ns;
-        if (in_time || w.operations >= 2 * n_slots_) {
-          result_.windows.push_back(w);
-          phases_.push_back(phase);
-        }
-      }
-      control_.window = static_cast<uint32_t>(phase) + 1;
-      before = now;
+  void WaitForJobs(const std::atomic<int>* stop) {
+    constexpr struct timespec kPause = {0, 2'000'000};
+    while (running_ > 0) {
+      if (stop != nullptr && stop->load(std::memory_order_relaxed) != 0) clock_->Stop();
+      nanosleep(&kPause, nullptr);
     }
   }
 
@@ -172,11 +123,16 @@ class Cell {
     EndJobs();
     if (stop != nullptr && stop->load() != 0) return absl::CancelledError("stopped on request");
     result_.pinned = spec_.core >= 0;
+    for (const PhaseClock::Window& w : clock_->TakeWindows()) {
+      result_.windows.push_back(
+          {.ns = w.ns, .operations = w.operations, .cpu_ns = w.cpu_ns, .latency = {}});
+    }
+    result_.ran_out = clock_->ran_out();
+    for (const auto& job : jobs_) SLUICE_RETURN_IF_ERROR(job->status());
     for (const auto& job : jobs_) {
-      SLUICE_RETURN_IF_ERROR(job->status());
       result_.pinned = result_.pinned && job->pinned();
       for (size_t w = 0; w < result_.windows.size(); ++w) {
-        result_.windows[w].latency.Merge(job->latency(phases_[w]));
+        result_.windows[w].latency.Merge(job->latency(w + 1));
       }
     }
     result_.affinity_note = jobs_.front()->affinity_note();
@@ -204,17 +160,16 @@ class Cell {
   }
 
   void EndJobs() {
-    control_.stop = true;
+    if (clock_) clock_->Stop();
     for (const auto& job : jobs_) job->Join();
   }
 
   const LoadSpec& spec_;
   LoadResult result_;
   std::unique_ptr<StorageFile> file_;
-  LoadControl control_;
+  std::optional<PhaseClock> clock_;
+  std::atomic<int> running_{0};
   std::vector<std::unique_ptr<LoadJob>> jobs_;
-  uint64_t n_slots_ = 0;          // reads in flight of all jobs
-  std::vector<uint64_t> phases_;  // of each window in the result
 };
 
 }  // namespace
@@ -231,12 +186,17 @@ std::string_view LoadEngineName(LoadEngine engine) {
   return "?";
 }
 
+uint64_t LeastBlocks(const LoadSpec& spec) {
+  const bool repeats = !spec.random && (spec.direct || spec.emulated != nullptr);
+  return repeats ? 1 : 2 * uint64_t{spec.depth} * static_cast<uint64_t>(spec.n_jobs);
+}
+
 absl::StatusOr<LoadResult> RunLoad(const std::string& path, const LoadSpec& spec,
                                    const std::atomic<int>* stop) {
   Cell cell(spec);
   SLUICE_RETURN_IF_ERROR(cell.Open(path));
   SLUICE_RETURN_IF_ERROR(cell.StartJobs());
-  cell.RunPhases(stop);
+  cell.WaitForJobs(stop);
   return cell.Finish(stop);
 }
 

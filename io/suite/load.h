@@ -53,18 +53,20 @@ struct LoadWindow {
 };
 
 struct LoadResult {
-  // As many as asked for, or fewer if the cell ran out: a window that every block's having been
-  // read cut short, and in which no two reads followed each other in a slot, is no sample.
   std::vector<LoadWindow> windows;
   std::string engine_note;    // "io_uring (registered file and buffers)"
   std::string affinity_note;  // of the first job; empty if none was asked for
   bool pinned = false;        // all jobs got the core
   bool direct = false;        // verified by a probe
   std::string direct_note;
-  bool ran_out = false;     // every block had been read before the time was over
+  bool ran_out = false;     // every block had been read before the time was over: the windows are
+                            // shorter, perhaps fewer; none if the warm-up read them all
   double cached_share = 0;  // of the range's pages, in the page cache before a read through it
   double hole_share = 0;    // of the range, that no block of the device holds
 };
+
+// How many blocks a range must have for a window after the warm-up, where none is read twice.
+uint64_t LeastBlocks(const LoadSpec& spec);
 
 // Reads until the windows are over, all blocks of a random cell have been read, or *stop is not 0
 // (Cancelled). Random offsets never repeat within a cell, nor do reads through the page cache;

@@ -13,10 +13,9 @@
 namespace sluice {
 
 LoadJob::LoadJob(const StorageFile& file, const LoadSpec& spec, int index,
-                 std::unique_ptr<ReadEngine> engine, AlignedBuffer memory, LoadControl& control)
+                 std::unique_ptr<ReadEngine> engine, AlignedBuffer memory)
     : file_(file),
       spec_(spec),
-      control_(control),
       sequence_(spec.random, spec.range / spec.block, spec.seed, index, spec.n_jobs,
                 /*wraps=*/MayReadAgain(file, spec)),
       engine_(std::move(engine)),
@@ -26,19 +25,20 @@ LoadJob::LoadJob(const StorageFile& file, const LoadSpec& spec, int index,
   for (uint32_t s = engine_->depth(); s-- > 0;) free_.push_back(s);
 }
 
-absl::Status LoadJob::Start() {
+absl::Status LoadJob::Start(PhaseClock& clock, std::atomic<int>& running) {
+  clock_ = &clock;
   const ScopedSignalBlock no_signals;
-  ++control_.running;
+  ++running;
   try {
-    thread_ = std::thread([this] {
+    thread_ = std::thread([this, &running] {
       if (spec_.core >= 0) affinity_note_ = PinThisThread(spec_.core, &pinned_);
       status_ = Drive();
-      if (!status_.ok()) control_.stop = true;
+      if (!status_.ok()) clock_->Stop();
       engine_.reset();  // by the thread that drove it
-      --control_.running;
+      --running;
     });
   } catch (const std::system_error& error) {
-    --control_.running;
+    --running;
     return absl::ResourceExhaustedError(
         absl::StrCat("cannot start ", spec_.n_jobs, " threads for reading: ", error.what()));
   }
@@ -61,20 +61,19 @@ absl::Status LoadJob::Drive() {
     if (in_flight == 0) return absl::OkStatus();
     SLUICE_ASSIGN_OR_RETURN(const uint32_t count, engine_->Reap(results, /*wait=*/true));
     const uint64_t now_ns = NowNs();
-    LatencyHistogram& latency = latency_[control_.window.load(std::memory_order_relaxed)];
+    LatencyHistogram& latency = latency_[clock_->Count(count, now_ns)];
     for (const ReadResult& r : std::span(results).first(count)) {
       SLUICE_RETURN_IF_ERROR(CheckResult(r));
       latency.Add(now_ns - slots_[r.user].started_ns);
       free_.push_back(static_cast<uint32_t>(r.user));
     }
     in_flight -= count;
-    control_.operations.fetch_add(count, std::memory_order_relaxed);
   }
 }
 
 void LoadJob::FillOps(std::vector<ReadOp>& ops) {
   const uint64_t now_ns = NowNs();
-  while (!free_.empty() && !control_.stop.load(std::memory_order_relaxed)) {
+  while (!free_.empty() && !clock_->over()) {
     const std::optional<uint64_t> block = sequence_.Next();
     if (!block) return;
     const uint32_t slot = free_.back();

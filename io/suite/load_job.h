@@ -16,6 +16,7 @@
 #include "io/suite/latency_histogram.h"
 #include "io/suite/load.h"
 #include "io/suite/offset_sequence.h"
+#include "io/suite/phase_clock.h"
 
 namespace sluice {
 
@@ -25,21 +26,15 @@ inline bool MayReadAgain(const StorageFile& file, const LoadSpec& spec) {
   return file.direct() || spec.emulated != nullptr;
 }
 
-// What the jobs of a cell share.
-struct LoadControl {
-  std::atomic<uint32_t> window{0};  // 0: warm-up; beyond the last: too late to count
-  std::atomic<bool> stop{false};
-  std::atomic<uint64_t> operations{0};
-  std::atomic<int> running{0};
-};
-
 class LoadJob {
  public:
-  // Borrows the file, the spec and the control. `index` is the job's, from 0.
+  // Borrows the file and the spec. `index` is the job's, from 0.
   LoadJob(const StorageFile& file, const LoadSpec& spec, int index,
-          std::unique_ptr<ReadEngine> engine, AlignedBuffer memory, LoadControl& control);
+          std::unique_ptr<ReadEngine> engine, AlignedBuffer memory);
 
-  absl::Status Start();
+  // Runs until the clock is over or there is nothing more to read. `running` counts the jobs that
+  // have not ended. Both must outlive Join.
+  absl::Status Start(PhaseClock& clock, std::atomic<int>& running);
   void Join();
 
   // After Join.
@@ -61,7 +56,7 @@ class LoadJob {
 
   const StorageFile& file_;
   const LoadSpec& spec_;
-  LoadControl& control_;
+  PhaseClock* clock_ = nullptr;
   OffsetSequence sequence_;
   std::unique_ptr<ReadEngine> engine_;
   AlignedBuffer memory_;

@@ -1,4 +1,5 @@
-// clang-format off: it would mend what this file shows.
+// What clang-format would mend is what this file shows.
+// clang-format off
 #include <vector>
 
 #include "io/second.h"

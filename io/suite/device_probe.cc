@@ -1,0 +1,140 @@
+#include "io/suite/device_probe.h"
+
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "io/atomic_file.h"
+#include "io/clock.h"
+#include "io/status.h"
+#include "io/storage_file.h"
+#include "io/suite/axes.h"
+#include "io/suite/profile_fit.h"
+#include "io/suite/suite.h"
+#include "io/uring_probe.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr char kTie[] = "measured_on";
+// Ranges below this differ little on any device, and hold too few large blocks.
+constexpr uint64_t kLeastRange = 128 << 20;
+
+struct ProbedFile {
+  uint64_t size = 0;
+  std::string identity;  // what a kept profile must have been measured on
+};
+
+absl::StatusOr<ProbedFile> Identify(const std::string& path) {
+  struct stat s;
+  if (stat(path.c_str(), &s) != 0) return ErrnoStatus(errno, path);
+  ProbedFile file;
+  file.size = static_cast<uint64_t>(s.st_size);
+  file.identity = absl::StrFormat("device %u:%u, inode %u, %u bytes of %d.%09d, %s",
+                                  major(s.st_dev), minor(s.st_dev), s.st_ino, s.st_size,
+                                  s.st_mtim.tv_sec, s.st_mtim.tv_nsec, KernelVersion());
+  return file;
+}
+
+// What is kept, if it is of this file; anything else is measured again.
+std::optional<DeviceProfile> LoadKept(const std::string& kept, const ProbedFile& file) {
+  constexpr size_t kLargest = 1 << 20;
+  std::ifstream in(kept, std::ios::binary);
+  std::string text(kLargest, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  const Json document = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!document.is_object() || !document.contains(kTie) || document[kTie] != file.identity) {
+    return std::nullopt;
+  }
+  auto profile = DeviceProfile::Parse(text, kept);
+  if (!profile.ok()) return std::nullopt;
+  return *std::move(profile);
+}
+
+absl::Status Keep(const std::string& kept, const ProbedFile& file, const DeviceProfile& profile) {
+  Json document = Json::parse(profile.ToJson());
+  document[kTie] = file.identity;
+  const std::string text = document.dump(2) + "\n";
+  AtomicFile::Options options;
+  options.overwrite = true;
+  SLUICE_ASSIGN_OR_RETURN(const auto out, AtomicFile::Create(kept, options));
+  SLUICE_RETURN_IF_ERROR(out->WriteAt(0, std::as_bytes(std::span(text))));
+  return out->Commit();
+}
+
+// Twelve cells of 0.11 s. No cell has more than 2 MiB in flight: that much of the memory that a
+// process may have beside its budget is free at its start.
+std::vector<LoadSpec> Cells(const ProbedFile& file, uint64_t range, LoadEngine engine) {
+  LoadSpec base;
+  base.engine = engine;
+  base.warm_up_s = 0.02;
+  base.window_s = 0.03;
+  Axes random;
+  random.engines = {engine};
+  random.random = {true};
+  random.ranges = {std::max(range, kLeastRange)};
+  random.blocks = {4096, 16384, 65536};
+  random.depths = {1, 4, 32};
+  Axes large = random;
+  large.blocks = {524288};
+  large.depths = {1, 4};
+  Axes stream = large;
+  stream.random = {false};
+  stream.depths = {4};
+  std::vector<LoadSpec> cells;
+  for (const Axes& axes : {random, large, stream}) {
+    for (const LoadSpec& spec : ExpandAxes(axes, file.size, base)) cells.push_back(spec);
+  }
+  return cells;
+}
+
+}  // namespace
+
+std::string ProbeCachePath(const std::string& path) { return path + ".device.json"; }
+
+absl::StatusOr<ProbedDevice> ProbeDevice(const std::string& path, uint64_t range,
+                                         const std::atomic<int>* stop) {
+  SLUICE_ASSIGN_OR_RETURN(const ProbedFile file, Identify(path));
+  const std::string kept = ProbeCachePath(path);
+  if (auto profile = LoadKept(kept, file)) {
+    return ProbedDevice{*std::move(profile), absl::StrCat("measured before, kept in ", kept)};
+  }
+  const uint64_t begin_ns = NowNs();
+  SLUICE_ASSIGN_OR_RETURN(const auto storage, StorageFile::Open(path, DirectMode::kAuto, 4096));
+  if (!storage->direct()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": cannot be read past the page cache: ", storage->mode_note()));
+  }
+  const LoadEngine engine = ProbeUring(*storage).ok() ? LoadEngine::kUring : LoadEngine::kPread;
+  SuiteOptions options;
+  options.gate_limit_s = 0;
+  options.stop = stop;
+  std::vector<CellResult> results;
+  SLUICE_RETURN_IF_ERROR(RunSuite(path, Cells(file, range, engine), options, &results));
+  SLUICE_ASSIGN_OR_RETURN(DeviceProfile profile, FitProfile(absl::StrCat("a short probe of ", path),
+                                                            results, {}, file.size));
+  if (profile.fits().empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": is too small for a probe of its device"));
+  }
+  const absl::Status status = Keep(kept, file, profile);
+  const double seconds = static_cast<double>(NowNs() - begin_ns) / 1e9;
+  std::string note = absl::StrFormat("measured in %.1f s, ", seconds);
+  absl::StrAppend(&note, status.ok() ? absl::StrCat("kept in ", kept)
+                                     : absl::StrCat("not kept: ", status.message()));
+  return ProbedDevice{std::move(profile), std::move(note)};
+}
+
+}  // namespace sluice

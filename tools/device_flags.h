@@ -1,0 +1,44 @@
+// The flags that say what the storage is: --device, --emulate, --emulate-core.
+#ifndef SLUICE_TOOLS_DEVICE_FLAGS_H_
+#define SLUICE_TOOLS_DEVICE_FLAGS_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "io/device_profile.h"
+#include "layout/sluice_file.h"
+#include "runtime/decoder.h"
+
+namespace sluice {
+
+struct DeviceFlags {
+  std::string device = "auto";  // a profile, or auto or none
+  std::string emulate, emulate_core = "big";
+};
+void AddDeviceFlags(CLI::App& cmd, DeviceFlags* flags);
+
+// "big", "middle" or "little"; else InvalidArgument.
+absl::StatusOr<CoreClass> ParseCoreClass(const std::string& name);
+
+struct Device {
+  std::shared_ptr<const DeviceProfile> profile;  // null: nothing is known
+  std::shared_ptr<const DeviceModel> emulated;   // null: the real one
+  CoreClass emulated_core = CoreClass::kBig;
+  std::string note;  // one clause on where the profile came from, or why there is none
+};
+
+// Loads the profiles that the flags name. With `--device auto` the profile is that of the emulated
+// device, or else comes from a probe of the device under the model, unless `wanted` is false.
+// InvalidArgument if a flag is wrong; only a probe that fails is no error but a note.
+absl::StatusOr<Device> ReadDevice(const DeviceFlags& flags, const SluiceFile& model, bool wanted,
+                                  const std::atomic<int>* stop);
+
+// Lets the decoder read through the emulated device, if there is one, and use the profile.
+void UseDevice(const Device& device, DecoderOptions* options);
+
+}  // namespace sluice
+
+#endif  // SLUICE_TOOLS_DEVICE_FLAGS_H_

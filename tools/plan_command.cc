@@ -1,0 +1,257 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "io/available_memory.h"
+#include "io/status.h"
+#include "layout/sluice_file.h"
+#include "predictor/activation_trace.h"
+#include "runtime/forecast.h"
+#include "runtime/generation.h"
+#include "tools/device_flags.h"
+#include "tools/flags.h"
+#include "tools/plan_report.h"
+#include "tools/run_flags.h"
+#include "tools/stop_signals.h"
+
+namespace sluice {
+namespace {
+
+struct PlanFlags {
+  std::string model, budgets, mode = "auto", trace;
+  DeviceFlags device;
+  int64_t context = -1, threads = -1, prompt_tokens = 256, run_tokens = 24;
+  bool json = false;
+};
+
+constexpr int kDefaultBudgets = 6;
+// For the runs; any text does, since only how fast it goes is looked at, and which neurons fire.
+constexpr char kText[] =
+    "It was a bright morning, and the people of the town had gone down to the river to see the "
+    "ships come in. The captain stood at the rail and looked for his brother in the crowd.";
+
+// In the order of its methods; what one needs the one before has set.
+class Planner {
+ public:
+  explicit Planner(const PlanFlags& flags) : flags_(flags) {}
+
+  absl::Status ReadFlags() {
+    if (flags_.mode == "dense") {
+      request_.mode = DecodeMode::kDense;
+    } else if (flags_.mode != "auto" && flags_.mode != "exact") {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("--mode is \"%s\"; known are auto, dense, exact", flags_.mode));
+    }
+    SLUICE_ASSIGN_OR_RETURN(request_.n_threads, ChooseThreads(flags_.threads));
+    SLUICE_RETURN_IF_ERROR(InRange("-c", flags_.context, -1, 1 << 27));
+    SLUICE_RETURN_IF_ERROR(InRange("--prompt-tokens", flags_.prompt_tokens, 1, 1 << 24));
+    SLUICE_RETURN_IF_ERROR(InRange("--run-tokens", flags_.run_tokens, 4, 1 << 16));
+    if (flags_.budgets.empty()) return absl::OkStatus();
+    const std::vector<std::string> texts = absl::StrSplit(flags_.budgets, ',');
+    for (const std::string& text : texts) {
+      const auto budget = ParseBytes(text);
+      if (!budget.ok()) return Annotate(budget.status(), "--mem-budget");
+      budgets_.push_back(*budget);
+    }
+    std::sort(budgets_.begin(), budgets_.end());
+    return absl::OkStatus();
+  }
+
+  absl::Status Open() {
+    SLUICE_ASSIGN_OR_RETURN(file_, SluiceFile::Open(flags_.model));
+    SLUICE_ASSIGN_OR_RETURN(auto data, file_->LoadTokenizer());
+    SLUICE_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Create(std::move(data)));
+    request_.tokenizer_bytes = tokenizer_->memory_bytes();
+    SLUICE_ASSIGN_OR_RETURN(request_.context, ChooseContext(file_->config(), flags_.context));
+    if (!flags_.trace.empty()) {
+      SLUICE_ASSIGN_OR_RETURN(ActivationTrace trace, ActivationTrace::Load(flags_.trace));
+      report_.activations = absl::StrFormat("%s, %u tokens", flags_.trace, trace.n_tokens());
+      trace_.emplace(std::move(trace));
+    }
+    report_.model = flags_.model;
+    report_.model_bytes = file_->file_size();
+    report_.prefill.n_tokens = static_cast<uint32_t>(flags_.prompt_tokens);
+    return budgets_.empty() ? SpreadBudgets() : absl::OkStatus();
+  }
+
+  absl::Status FindDevice(const std::atomic<int>* stop) {
+    SLUICE_ASSIGN_OR_RETURN(device_, ReadDevice(flags_.device, *file_, /*wanted=*/true, stop));
+    if (device_.profile == nullptr) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(device_.note, "; a plan needs a device profile: give one with --device"));
+    }
+    report_.device = absl::StrCat(device_.emulated ? "EMULATED " : "",
+                                  device_.profile->model().name(), " (", device_.note, ")");
+    return absl::OkStatus();
+  }
+
+  // Two short runs, with the least and with the largest budget that there is memory for.
+  absl::Status Measure(const std::atomic<int>* stop) {
+    const uint64_t available = AvailableMemory() / 4 * 3;
+    uint64_t largest = budgets_.front();
+    for (const uint64_t b : budgets_) {
+      if (available == 0 || b <= available) largest = b;
+    }
+    SLUICE_ASSIGN_OR_RETURN(report_.compute.few, MeasureOne(largest, stop));
+    report_.compute.many = report_.compute.few;
+    if (budgets_.front() < largest) {
+      SLUICE_ASSIGN_OR_RETURN(report_.compute.many, MeasureOne(budgets_.front(), stop));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Predict() {
+    for (const uint64_t budget : budgets_) {
+      PlanRow row;
+      row.budget = budget;
+      SLUICE_ASSIGN_OR_RETURN(row.plan, PlanFor(budget));
+      SLUICE_ASSIGN_OR_RETURN(row.forecast, ForecastFor(row.plan));
+      SLUICE_ASSIGN_OR_RETURN(const MemoryPlan doubled, PlanFor(2 * budget));
+      SLUICE_ASSIGN_OR_RETURN(const Forecast with_more, ForecastFor(doubled));
+      const Forecast& f = row.forecast;
+      row.if_compute = 1e9 / TokenNs(f.demand, f.compute_ns, 2, 1);
+      row.if_flash = 1e9 / TokenNs(f.demand, f.compute_ns, 1, 2);
+      row.if_memory = with_more.tokens_per_second();
+      row.limit = row.if_memory > std::max(row.if_compute, row.if_flash) ? Limit::kMemory
+                  : row.if_flash > row.if_compute                        ? Limit::kFlash
+                                                                         : Limit::kCompute;
+      report_.rows.push_back(std::move(row));
+    }
+    return absl::OkStatus();
+  }
+
+  const PlanReport& report() const { return report_; }
+
+ private:
+  absl::StatusOr<MemoryPlan> PlanFor(uint64_t budget) const {
+    PlanRequest request = request_;
+    request.budget = budget;
+    return PlanMemory(*file_, request);
+  }
+  // From the least budget to the one that holds everything, in equal ratios.
+  absl::Status SpreadBudgets() {
+    SLUICE_ASSIGN_OR_RETURN(const MemoryPlan all, PlanFor(UINT64_MAX));
+    const double least = static_cast<double>(all.minimum), ratio = all.everything / least;
+    for (int i = 0; i < kDefaultBudgets; ++i) {
+      const double share = static_cast<double>(i) / (kDefaultBudgets - 1);
+      const auto budget = static_cast<uint64_t>(std::ceil(least * std::pow(ratio, share)));
+      budgets_.push_back((budget + 1023) / 1024 * 1024);
+    }
+    return absl::OkStatus();
+  }
+  bool sparse() const { return request_.mode == DecodeMode::kExact && file_->config().sparse(); }
+  absl::StatusOr<Forecast> ForecastFor(const MemoryPlan& plan) const {
+    return ForecastRun(*file_, plan, *device_.profile, sparse() ? &*trace_ : nullptr,
+                       report_.compute, report_.prefill);
+  }
+
+  absl::StatusOr<ComputeCost::Run> MeasureOne(uint64_t budget, const std::atomic<int>* stop) {
+    absl::FPrintF(stderr, "plan: measuring %d tokens with %s\n", flags_.run_tokens,
+                  FormatBytes(budget));
+    SLUICE_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanFor(budget));
+    DecoderOptions options;
+    UseDevice(device_, &options);
+    ActivationTrace trace(file_->model_id(), file_->config().n_layers, file_->config().d_ff);
+    if (sparse()) options.trace = &trace;
+    SLUICE_ASSIGN_OR_RETURN(const auto decoder, Decoder::Create(*file_, plan, options));
+    GenerationRequest request;
+    request.prompt = tokenizer_->Encode(kText, {});
+    const auto room = static_cast<int64_t>(plan.request.context);
+    request.prompt.resize(std::min<size_t>(request.prompt.size(), room / 2 + 1));
+    request.n_predict =
+        std::min(flags_.run_tokens, room - static_cast<int64_t>(request.prompt.size()));
+    request.ignore_eos = true;
+    request.sampler.temperature = 0;
+    request.stop = stop;
+    SLUICE_ASSIGN_OR_RETURN(const GenerationResult result,
+                            Generate(*decoder, *tokenizer_, request, [](int32_t) { return true; }));
+    if (result.stop == StopReason::kInterrupted) return absl::CancelledError("interrupted");
+    if (!trace_ && sparse()) {
+      report_.activations = absl::StrFormat("%u tokens of the runs below", trace.n_tokens());
+      trace_.emplace(std::move(trace));
+    }
+    return Note(budget, result);
+  }
+
+  ComputeCost::Run Note(uint64_t budget, const GenerationResult& result) {
+    const PhaseCost& decode = result.decode;
+    const auto n = static_cast<double>(std::max<uint64_t>(decode.tokens, 1));
+    const ComputeCost::Run run = {
+        static_cast<double>(decode.decoder.flash_bytes) / n,
+        static_cast<double>(decode.wall_ns - decode.decoder.stall_ns) / n};
+    report_.measured.push_back(absl::StrFormat(
+        "%s: %.2f tokens/s, compute %.2f ms, %.1f MB from flash a token, over %u tokens",
+        FormatBytes(budget), decode.tokens_per_second(), run.ns / 1e6, run.flash_bytes / 1e6,
+        decode.tokens));
+    report_.prefill.ns_per_token =
+        static_cast<double>(result.prefill.compute_ns()) /
+        static_cast<double>(std::max<uint64_t>(result.prefill.tokens, 1));
+    return run;
+  }
+
+  const PlanFlags& flags_;
+  PlanRequest request_;
+  std::vector<uint64_t> budgets_;
+  std::unique_ptr<SluiceFile> file_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<ActivationTrace> trace_;
+  Device device_;
+  PlanReport report_;
+};
+
+int RunPlan(const PlanFlags& flags) {
+  Planner planner(flags);
+  absl::Status status = planner.ReadFlags();
+  if (!status.ok()) return ReportUsage(status);
+  const StopSignals signals;
+  const std::atomic<int>* stop = &signals.received();
+  status = planner.Open();
+  if (status.ok()) status = planner.FindDevice(stop);
+  if (status.ok()) status = planner.Measure(stop);
+  if (status.ok()) status = planner.Predict();
+  if (absl::IsCancelled(status)) return signals.exit_code();
+  if (!status.ok()) return ReportError(status);
+  const std::string text = flags.json ? PlanJson(planner.report()) : PlanTable(planner.report());
+  fwrite(text.data(), 1, text.size(), stdout);
+  return kExitOk;
+}
+
+}  // namespace
+
+void RegisterPlan(CLI::App& app, std::function<int()>* action) {
+  auto flags = std::make_shared<PlanFlags>();
+  CLI::App* cmd = app.add_subcommand(
+      "plan", "Foretell speed, flash traffic and memory of a model for budgets and a device");
+  cmd->add_option("-m,--model", flags->model, "Model file")->required()->check(NotEmpty());
+  cmd->add_option(
+         "--mem-budget", flags->budgets,
+         "Budgets with units, comma-separated: 512M,2G (default: six from the least to the "
+         "one that holds everything)")
+      ->check(NotEmpty());
+  AddDeviceFlags(*cmd, &flags->device);
+  cmd->add_option("--profile", flags->trace,
+                  "Activations, of generate --record-activations (default: those of the runs that "
+                  "plan makes)")
+      ->check(NotEmpty());
+  cmd->add_option("-c,--ctx-size", flags->context, "Context in tokens, as in generate");
+  cmd->add_option("-t,--threads", flags->threads, "Compute threads, as in generate");
+  cmd->add_option("--mode", flags->mode, "auto, dense, exact")->capture_default_str();
+  cmd->add_option("--prompt-tokens", flags->prompt_tokens, "Length of the prompt that TTFT is for")
+      ->capture_default_str();
+  cmd->add_option("--run-tokens", flags->run_tokens,
+                  "Tokens of each of the two runs in which compute time is measured")
+      ->capture_default_str();
+  cmd->add_flag("--json", flags->json, "One JSON document on stdout instead of a table");
+  cmd->callback([flags, action] { *action = [flags] { return RunPlan(*flags); }; });
+}
+
+}  // namespace sluice

@@ -1,0 +1,49 @@
+#include "tools/run_flags.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "absl/strings/str_format.h"
+#include "io/cpu_topology.h"
+#include "io/status.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint32_t kMaxDefaultContext = 4096;  // a trained length of 128k would take all memory
+
+}  // namespace
+
+absl::Status InRange(const char* flag, int64_t v, int64_t min, int64_t max) {
+  if (v >= min && v <= max) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s is %d; it must be in %d..%d", flag, v, min, max));
+}
+
+absl::StatusOr<uint32_t> ChooseContext(const ModelConfig& config, int64_t wanted) {
+  if (wanted < 0) return std::min(config.context_length, kMaxDefaultContext);
+  const uint32_t context = wanted > 0 ? static_cast<uint32_t>(wanted) : config.context_length;
+  if (config.attention_window > 0 && context > config.attention_window) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "-c is %u, but the model attends to a window of %u tokens only, which is not supported "
+        "beyond its first window; give -c %u or less",
+        context, config.attention_window, config.attention_window));
+  }
+  if (context > config.context_length) {
+    absl::FPrintF(stderr,
+                  "sluice: -c is %u and the model was trained with %u: beyond that its text is "
+                  "likely to be poor\n",
+                  context, config.context_length);
+  }
+  return context;
+}
+
+absl::StatusOr<int> ChooseThreads(int64_t wanted) {
+  SLUICE_RETURN_IF_ERROR(InRange("-t", wanted, -1, 256));
+  if (wanted == 0) {
+    return absl::InvalidArgumentError("-t is 0; give at least 1 thread, or -1 for one a core");
+  }
+  return static_cast<int>(wanted > 0 ? wanted : std::max<int64_t>(std::ssize(AllowedCores()), 1));
+}
+
+}  // namespace sluice
