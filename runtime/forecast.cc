@@ -1,6 +1,7 @@
 #include "runtime/forecast.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "io/read_merger.h"
@@ -87,26 +88,39 @@ absl::StatusOr<FlashDemand> ForecastDemand(const SluiceFile& file, const MemoryP
   return demand;
 }
 
-double ComputeCost::Ns(double flash_bytes) const {
-  if (many.flash_bytes <= few.flash_bytes) return few.ns;
-  const double at = (flash_bytes - few.flash_bytes) / (many.flash_bytes - few.flash_bytes);
-  // Beyond the runs the line goes on, but not below half of what was measured.
-  return std::max(few.ns + at * (many.ns - few.ns), std::min(few.ns, many.ns) / 2);
+MeasuredCost::Run MeasuredCost::At(double flash_bytes) const {
+  if (many.flash_bytes <= few.flash_bytes) return few;
+  const double at =
+      std::clamp((flash_bytes - few.flash_bytes) / (many.flash_bytes - few.flash_bytes), 0.0, 1.0);
+  return {flash_bytes, std::lerp(few.compute_ns, many.compute_ns, at),
+          std::lerp(few.io_factor, many.io_factor, at)};
 }
 
-double TokenNs(const FlashDemand& demand, double compute_ns, double compute_speed,
+double IoFactor(const FlashDemand& demand, double compute_ns, double token_ns) {
+  constexpr double kLeast = 0.25, kMost = 8, kNoticeable = 0.02;
+  if (demand.stream_ns + demand.miss_ns < kNoticeable * token_ns) return 1;
+  // Streaming hides behind computing, unless it takes longer.
+  double factor = token_ns / (demand.stream_ns + demand.miss_ns);
+  if (factor * demand.stream_ns < compute_ns) {
+    factor = demand.miss_ns > 0 ? (token_ns - compute_ns) / demand.miss_ns : 1;
+  }
+  return std::clamp(factor, kLeast, kMost);
+}
+
+double TokenNs(const FlashDemand& demand, const MeasuredCost::Run& cost, double compute_speed,
                double flash_speed) {
-  return std::max(compute_ns / compute_speed, demand.stream_ns / flash_speed) +
-         demand.miss_ns / flash_speed;
+  const double flash = cost.io_factor / flash_speed;
+  return std::max(cost.compute_ns / compute_speed, demand.stream_ns * flash) +
+         demand.miss_ns * flash;
 }
 
 absl::StatusOr<Forecast> ForecastRun(const SluiceFile& file, const MemoryPlan& plan,
                                      const DeviceProfile& profile, const ActivationTrace* trace,
-                                     const ComputeCost& compute, const PrefillCost& prefill) {
+                                     const MeasuredCost& cost, const PrefillCost& prefill) {
   Forecast f;
   SLUICE_ASSIGN_OR_RETURN(f.demand, ForecastDemand(file, plan, profile, trace));
-  f.compute_ns = compute.Ns(f.demand.bytes());
-  f.token_ns = TokenNs(f.demand, f.compute_ns);
+  f.cost = cost.At(f.demand.bytes());
+  f.token_ns = TokenNs(f.demand, f.cost);
   double resident = 0;
   for (size_t i = 0; i < plan.resident.size(); ++i) {
     if (plan.resident[i]) {

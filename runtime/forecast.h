@@ -1,6 +1,7 @@
 // What decoding will cost before it is tried: a memory plan, a device profile and a trace of
-// activations give hit rate, flash bytes and flash time of a token; compute time is measured in two
-// short runs and interpolated. Everything here is modelled, and is to be labelled so.
+// activations give hit rate, flash bytes and flash time of a token; what computing it takes, and
+// how well reading goes beside that, is measured in two short runs. Everything that comes out is
+// modelled, and is to be labelled so.
 #ifndef SLUICE_RUNTIME_FORECAST_H_
 #define SLUICE_RUNTIME_FORECAST_H_
 
@@ -31,21 +32,30 @@ absl::StatusOr<FlashDemand> ForecastDemand(const SluiceFile& file, const MemoryP
                                            const DeviceProfile& profile,
                                            const ActivationTrace* trace);
 
-// Compute time of a token by the bytes that come from flash, since what is read must be checked and
-// is not in the CPU's caches: a line through two measured runs.
-struct ComputeCost {
+// What two measured runs, one with few bytes from flash and one with many, say of this machine;
+// what lies between is interpolated by those bytes.
+struct MeasuredCost {
   struct Run {
-    double flash_bytes = 0, ns = 0;
+    double flash_bytes = 0;  // of a token
+    // Computing it: what is read must be checked, and is not in the CPU's caches.
+    double compute_ns = 0;
+    // By how much reading took longer than the profile says. The I/O thread and the compute threads
+    // share cores, and the device is left idle at times.
+    double io_factor = 1;
   };
-  Run few, many;  // of flash bytes
+  Run few, many;
 
-  double Ns(double flash_bytes) const;
+  Run At(double flash_bytes) const;
 };
+
+// The factor that explains the measured time of a token, from 0.25 to 8; 1 if reading is modelled
+// to take less than a fiftieth of it.
+double IoFactor(const FlashDemand& demand, double compute_ns, double token_ns);
 
 // The time of a token, and of a prompt.
 struct Forecast {
   FlashDemand demand;
-  double compute_ns = 0;
+  MeasuredCost::Run cost;
   double token_ns = 0;
   double load_ns = 0;     // reading what is resident
   double prefill_ns = 0;  // of the prompt, after that
@@ -60,10 +70,10 @@ struct PrefillCost {
 
 absl::StatusOr<Forecast> ForecastRun(const SluiceFile& file, const MemoryPlan& plan,
                                      const DeviceProfile& profile, const ActivationTrace* trace,
-                                     const ComputeCost& compute, const PrefillCost& prefill);
+                                     const MeasuredCost& cost, const PrefillCost& prefill);
 
 // The time of a token if computing, or the device, were so many times as fast.
-double TokenNs(const FlashDemand& demand, double compute_ns, double compute_speed = 1,
+double TokenNs(const FlashDemand& demand, const MeasuredCost::Run& cost, double compute_speed = 1,
                double flash_speed = 1);
 
 }  // namespace sluice

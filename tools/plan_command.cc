@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "io/available_memory.h"
+#include "io/clock.h"
 #include "io/status.h"
 #include "layout/sluice_file.h"
 #include "predictor/activation_trace.h"
@@ -101,10 +102,10 @@ class Planner {
     for (const uint64_t b : budgets_) {
       if (available == 0 || b <= available) largest = b;
     }
-    SLUICE_ASSIGN_OR_RETURN(report_.compute.few, MeasureOne(largest, stop));
-    report_.compute.many = report_.compute.few;
+    SLUICE_ASSIGN_OR_RETURN(report_.cost.few, MeasureOne(largest, stop));
+    report_.cost.many = report_.cost.few;
     if (budgets_.front() < largest) {
-      SLUICE_ASSIGN_OR_RETURN(report_.compute.many, MeasureOne(budgets_.front(), stop));
+      SLUICE_ASSIGN_OR_RETURN(report_.cost.many, MeasureOne(budgets_.front(), stop));
     }
     return absl::OkStatus();
   }
@@ -118,8 +119,8 @@ class Planner {
       SLUICE_ASSIGN_OR_RETURN(const MemoryPlan doubled, PlanFor(2 * budget));
       SLUICE_ASSIGN_OR_RETURN(const Forecast with_more, ForecastFor(doubled));
       const Forecast& f = row.forecast;
-      row.if_compute = 1e9 / TokenNs(f.demand, f.compute_ns, 2, 1);
-      row.if_flash = 1e9 / TokenNs(f.demand, f.compute_ns, 1, 2);
+      row.if_compute = 1e9 / TokenNs(f.demand, f.cost, 2, 1);
+      row.if_flash = 1e9 / TokenNs(f.demand, f.cost, 1, 2);
       row.if_memory = with_more.tokens_per_second();
       row.limit = row.if_memory > std::max(row.if_compute, row.if_flash) ? Limit::kMemory
                   : row.if_flash > row.if_compute                        ? Limit::kFlash
@@ -150,12 +151,12 @@ class Planner {
   }
   bool sparse() const { return request_.mode == DecodeMode::kExact && file_->config().sparse(); }
   absl::StatusOr<Forecast> ForecastFor(const MemoryPlan& plan) const {
-    return ForecastRun(*file_, plan, *device_.profile, sparse() ? &*trace_ : nullptr,
-                       report_.compute, report_.prefill);
+    return ForecastRun(*file_, plan, *device_.profile, sparse() ? &*trace_ : nullptr, report_.cost,
+                       report_.prefill);
   }
 
-  absl::StatusOr<ComputeCost::Run> MeasureOne(uint64_t budget, const std::atomic<int>* stop) {
-    absl::FPrintF(stderr, "plan: measuring %d tokens with %s\n", flags_.run_tokens,
+  absl::StatusOr<MeasuredCost::Run> MeasureOne(uint64_t budget, const std::atomic<int>* stop) {
+    absl::FPrintF(stderr, "plan: a run of at least %d tokens with %s\n", flags_.run_tokens,
                   FormatBytes(budget));
     SLUICE_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanFor(budget));
     DecoderOptions options;
@@ -167,35 +168,50 @@ class Planner {
     request.prompt = tokenizer_->Encode(kText, {});
     const auto room = static_cast<int64_t>(plan.request.context);
     request.prompt.resize(std::min<size_t>(request.prompt.size(), room / 2 + 1));
-    request.n_predict =
-        std::min(flags_.run_tokens, room - static_cast<int64_t>(request.prompt.size()));
     request.ignore_eos = true;
+    request.n_predict = room - static_cast<int64_t>(request.prompt.size());
     request.sampler.temperature = 0;
     request.stop = stop;
+    // A small model makes its tokens in no time; a second of them says more.
+    const uint64_t end_ns = NowNs() + 1'500'000'000;
+    int64_t n_tokens = 0;
     SLUICE_ASSIGN_OR_RETURN(const GenerationResult result,
-                            Generate(*decoder, *tokenizer_, request, [](int32_t) { return true; }));
+                            Generate(*decoder, *tokenizer_, request, [&](int32_t) {
+                              return ++n_tokens < flags_.run_tokens || NowNs() < end_ns;
+                            }));
     if (result.stop == StopReason::kInterrupted) return absl::CancelledError("interrupted");
+    SLUICE_ASSIGN_OR_RETURN(const FlashDemand demand, ForecastDemand(*file_, plan, *device_.profile,
+                                                                     sparse() ? &trace : nullptr));
     if (!trace_ && sparse()) {
       report_.activations = absl::StrFormat("%u tokens of the runs below", trace.n_tokens());
       trace_.emplace(std::move(trace));
     }
-    return Note(budget, result);
+    return Note(budget, demand, result);
   }
 
-  ComputeCost::Run Note(uint64_t budget, const GenerationResult& result) {
+  MeasuredCost::Run Note(uint64_t budget, const FlashDemand& demand,
+                         const GenerationResult& result) {
     const PhaseCost& decode = result.decode;
     const auto n = static_cast<double>(std::max<uint64_t>(decode.tokens, 1));
-    const ComputeCost::Run run = {
-        static_cast<double>(decode.decoder.flash_bytes) / n,
-        static_cast<double>(decode.wall_ns - decode.decoder.stall_ns) / n};
+    const double token_ns = static_cast<double>(decode.wall_ns) / n;
+    MeasuredCost::Run run;
+    run.flash_bytes = static_cast<double>(decode.decoder.flash_bytes) / n;
+    run.compute_ns = token_ns - static_cast<double>(decode.decoder.stall_ns) / n;
+    run.io_factor = measures_device() ? IoFactor(demand, run.compute_ns, token_ns) : 1;
     report_.measured.push_back(absl::StrFormat(
-        "%s: %.2f tokens/s, compute %.2f ms, %.1f MB from flash a token, over %u tokens",
-        FormatBytes(budget), decode.tokens_per_second(), run.ns / 1e6, run.flash_bytes / 1e6,
-        decode.tokens));
+        "%s: %.2f tokens/s, compute %.2f ms, %.1f MB from flash a token, over %u tokens; reading "
+        "took %.2f times what the profile says",
+        FormatBytes(budget), decode.tokens_per_second(), run.compute_ns / 1e6,
+        run.flash_bytes / 1e6, decode.tokens, run.io_factor));
     report_.prefill.ns_per_token =
         static_cast<double>(result.prefill.compute_ns()) /
         static_cast<double>(std::max<uint64_t>(result.prefill.tokens, 1));
     return run;
+  }
+  // The runs read from the device that the profile describes; a profile that was given is of
+  // another one.
+  bool measures_device() const {
+    return device_.emulated != nullptr || flags_.device.device == "auto";
   }
 
   const PlanFlags& flags_;
@@ -215,7 +231,11 @@ int RunPlan(const PlanFlags& flags) {
   const StopSignals signals;
   const std::atomic<int>* stop = &signals.received();
   status = planner.Open();
-  if (status.ok()) status = planner.FindDevice(stop);
+  if (status.ok()) {
+    status = planner.FindDevice(stop);
+    // A profile that a flag names, and that is none.
+    if (absl::IsNotFound(status) || absl::IsInvalidArgument(status)) return ReportUsage(status);
+  }
   if (status.ok()) status = planner.Measure(stop);
   if (status.ok()) status = planner.Predict();
   if (absl::IsCancelled(status)) return signals.exit_code();
@@ -247,8 +267,9 @@ void RegisterPlan(CLI::App& app, std::function<int()>* action) {
   cmd->add_option("--mode", flags->mode, "auto, dense, exact")->capture_default_str();
   cmd->add_option("--prompt-tokens", flags->prompt_tokens, "Length of the prompt that TTFT is for")
       ->capture_default_str();
-  cmd->add_option("--run-tokens", flags->run_tokens,
-                  "Tokens of each of the two runs in which compute time is measured")
+  cmd->add_option(
+         "--run-tokens", flags->run_tokens,
+         "Least number of tokens of each of the two runs in which compute time is measured")
       ->capture_default_str();
   cmd->add_flag("--json", flags->json, "One JSON document on stdout instead of a table");
   cmd->callback([flags, action] { *action = [flags] { return RunPlan(*flags); }; });

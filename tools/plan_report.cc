@@ -22,9 +22,10 @@ Json RowJson(const PlanRow& r) {
           {"flash_mb_per_token", Mb(d.bytes())},
           {"flash_operations_per_token", d.stream_operations + d.miss_operations},
           {"stream_mb_per_token", Mb(d.stream_bytes)},
-          {"stream_ms_per_token", Ms(d.stream_ns)},
-          {"miss_ms_per_token", Ms(d.miss_ns)},
-          {"compute_ms_per_token", Ms(r.forecast.compute_ns)},
+          {"stream_ms_per_token", r.forecast.cost.io_factor * Ms(d.stream_ns)},
+          {"miss_ms_per_token", r.forecast.cost.io_factor * Ms(d.miss_ns)},
+          {"compute_ms_per_token", Ms(r.forecast.cost.compute_ns)},
+          {"io_factor", r.forecast.cost.io_factor},
           {"tokens_per_second", r.forecast.tokens_per_second()},
           {"load_ms", Ms(r.forecast.load_ns)},
           {"ttft_ms", Ms(r.forecast.prefill_ns + r.forecast.token_ns)},
@@ -60,11 +61,11 @@ std::string PlanTable(const PlanReport& report) {
       "tokens/s", "load s", "TTFT s", "limit");
   for (const PlanRow& r : report.rows) {
     const Forecast& f = r.forecast;
-    absl::StrAppendFormat(&out, "%10s %7.1f%% %10.1f %10.2f %10.2f %10.2f %9.2f %9.2f  %s\n",
-                          FormatBytes(r.budget), 100 * f.demand.hit_rate, Mb(f.demand.bytes()),
-                          Ms(f.compute_ns), Ms(f.demand.stream_ns + f.demand.miss_ns),
-                          f.tokens_per_second(), f.load_ns / 1e9, (f.prefill_ns + f.token_ns) / 1e9,
-                          LimitName(r.limit));
+    absl::StrAppendFormat(
+        &out, "%10s %7.1f%% %10.1f %10.2f %10.2f %10.2f %9.2f %9.2f  %s\n", FormatBytes(r.budget),
+        100 * f.demand.hit_rate, Mb(f.demand.bytes()), Ms(f.cost.compute_ns),
+        f.cost.io_factor * Ms(f.demand.stream_ns + f.demand.miss_ns), f.tokens_per_second(),
+        f.load_ns / 1e9, (f.prefill_ns + f.token_ns) / 1e9, LimitName(r.limit));
   }
   return out;
 }

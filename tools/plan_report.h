@@ -30,7 +30,7 @@ struct PlanReport {
   std::string activations;            // where they come from
   std::vector<std::string> measured;  // one sentence for each run that was made
   PrefillCost prefill;
-  ComputeCost compute;
+  MeasuredCost cost;
   std::vector<PlanRow> rows;  // in rising budget
 };
 
