@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
 
 #include "io/read_merger.h"
@@ -88,10 +89,19 @@ absl::StatusOr<FlashDemand> ForecastDemand(const SluiceFile& file, const MemoryP
   return demand;
 }
 
+void MeasuredCost::Add(const Run& run) {
+  const auto after = std::find_if(runs.begin(), runs.end(),
+                                  [&](const Run& r) { return r.flash_bytes > run.flash_bytes; });
+  runs.insert(after, run);
+}
+
 MeasuredCost::Run MeasuredCost::At(double flash_bytes) const {
-  if (many.flash_bytes <= few.flash_bytes) return few;
-  const double at =
-      std::clamp((flash_bytes - few.flash_bytes) / (many.flash_bytes - few.flash_bytes), 0.0, 1.0);
+  const auto above = std::find_if(runs.begin(), runs.end(),
+                                  [&](const Run& r) { return r.flash_bytes > flash_bytes; });
+  if (above == runs.begin()) return runs.front();
+  if (above == runs.end()) return runs.back();
+  const Run &few = *std::prev(above), &many = *above;
+  const double at = (flash_bytes - few.flash_bytes) / (many.flash_bytes - few.flash_bytes);
   return {flash_bytes, std::lerp(few.compute_ns, many.compute_ns, at),
           std::lerp(few.io_factor, many.io_factor, at)};
 }

@@ -1,11 +1,12 @@
 // What decoding will cost before it is tried: a memory plan, a device profile and a trace of
 // activations give hit rate, flash bytes and flash time of a token; what computing it takes, and
-// how well reading goes beside that, is measured in two short runs. Everything that comes out is
+// how well reading goes beside that, is measured in a few short runs. Everything that comes out is
 // modelled, and is to be labelled so.
 #ifndef SLUICE_RUNTIME_FORECAST_H_
 #define SLUICE_RUNTIME_FORECAST_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "io/device_profile.h"
@@ -32,8 +33,8 @@ absl::StatusOr<FlashDemand> ForecastDemand(const SluiceFile& file, const MemoryP
                                            const DeviceProfile& profile,
                                            const ActivationTrace* trace);
 
-// What two measured runs, one with few bytes from flash and one with many, say of this machine;
-// what lies between is interpolated by those bytes.
+// What a few measured runs with different budgets say of this machine; what lies between them is
+// interpolated by the bytes that come from flash.
 struct MeasuredCost {
   struct Run {
     double flash_bytes = 0;  // of a token
@@ -43,8 +44,9 @@ struct MeasuredCost {
     // share cores, and the device is left idle at times.
     double io_factor = 1;
   };
-  Run few, many;
+  std::vector<Run> runs;  // at least one, in rising order of flash_bytes
 
+  void Add(const Run& run);
   Run At(double flash_bytes) const;
 };
 

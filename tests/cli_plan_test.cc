@@ -55,7 +55,7 @@ TEST_F(PlanTest, SpreadsBudgetsFromTheLeastToTheOneThatHoldsEverything) {
   EXPECT_EQ(rows.back()["flash_mb_per_token"], 0.0);
   EXPECT_EQ(rows.back()["limit"], "compute") << "nothing is read";
   EXPECT_TRUE(plan["modelled"]);
-  EXPECT_EQ(plan["measured"].size(), 2u);
+  EXPECT_EQ(plan["measured"].size(), 3u);
 }
 
 TEST_F(PlanTest, ForetellsTheTrafficOfARunWithTheSameActivations) {

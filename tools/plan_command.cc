@@ -20,6 +20,8 @@
 #include "runtime/generation.h"
 #include "tools/device_flags.h"
 #include "tools/flags.h"
+#include "tools/output_files.h"
+#include "tools/plan_page.h"
 #include "tools/plan_report.h"
 #include "tools/run_flags.h"
 #include "tools/stop_signals.h"
@@ -31,6 +33,7 @@ struct PlanFlags {
   std::string model, budgets, mode = "auto", trace;
   DeviceFlags device;
   int64_t context = -1, threads = -1, prompt_tokens = 256, run_tokens = 24;
+  std::string html;
   bool json = false;
 };
 
@@ -95,17 +98,18 @@ class Planner {
     return absl::OkStatus();
   }
 
-  // Two short runs, with the least and with the largest budget that there is memory for.
+  // Short runs with the largest budget that there is memory for and with the smallest; if there are
+  // many between, with one of them too.
   absl::Status Measure(const std::atomic<int>* stop) {
     const uint64_t available = AvailableMemory() / 4 * 3;
-    uint64_t largest = budgets_.front();
-    for (const uint64_t b : budgets_) {
-      if (available == 0 || b <= available) largest = b;
-    }
-    SLUICE_ASSIGN_OR_RETURN(report_.cost.few, MeasureOne(largest, stop));
-    report_.cost.many = report_.cost.few;
-    if (budgets_.front() < largest) {
-      SLUICE_ASSIGN_OR_RETURN(report_.cost.many, MeasureOne(budgets_.front(), stop));
+    size_t last = budgets_.size() - 1;
+    while (last > 0 && available > 0 && budgets_[last] > available) --last;
+    std::vector<size_t> chosen = {last};
+    if (last > 2) chosen.push_back((last + 1) / 2);
+    if (last > 0) chosen.push_back(0);
+    for (const size_t i : chosen) {
+      SLUICE_ASSIGN_OR_RETURN(const MeasuredCost::Run run, MeasureOne(budgets_[i], stop));
+      report_.cost.Add(run);
     }
     return absl::OkStatus();
   }
@@ -203,9 +207,11 @@ class Planner {
         "took %.2f times what the profile says",
         FormatBytes(budget), decode.tokens_per_second(), run.compute_ns / 1e6,
         run.flash_bytes / 1e6, decode.tokens, run.io_factor));
-    report_.prefill.ns_per_token =
-        static_cast<double>(result.prefill.compute_ns()) /
-        static_cast<double>(std::max<uint64_t>(result.prefill.tokens, 1));
+    if (report_.prefill.ns_per_token == 0) {  // of the largest budget: with the largest chunks
+      report_.prefill.ns_per_token =
+          static_cast<double>(result.prefill.compute_ns()) /
+          static_cast<double>(std::max<uint64_t>(result.prefill.tokens, 1));
+    }
     return run;
   }
   // The runs read from the device that the profile describes; a profile that was given is of
@@ -228,6 +234,11 @@ int RunPlan(const PlanFlags& flags) {
   Planner planner(flags);
   absl::Status status = planner.ReadFlags();
   if (!status.ok()) return ReportUsage(status);
+  OutputFiles outputs;
+  status =
+      outputs.Open({{"-m", flags.model}, {"--profile", flags.trace}}, {{"--html", flags.html}});
+  if (absl::IsInvalidArgument(status)) return ReportUsage(status);
+  if (!status.ok()) return ReportError(status);
   const StopSignals signals;
   const std::atomic<int>* stop = &signals.received();
   status = planner.Open();
@@ -239,6 +250,9 @@ int RunPlan(const PlanFlags& flags) {
   if (status.ok()) status = planner.Measure(stop);
   if (status.ok()) status = planner.Predict();
   if (absl::IsCancelled(status)) return signals.exit_code();
+  if (status.ok() && outputs.has("--html")) {
+    status = outputs.Write("--html", PlanPage(planner.report()));
+  }
   if (!status.ok()) return ReportError(status);
   const std::string text = flags.json ? PlanJson(planner.report()) : PlanTable(planner.report());
   fwrite(text.data(), 1, text.size(), stdout);
@@ -267,10 +281,10 @@ void RegisterPlan(CLI::App& app, std::function<int()>* action) {
   cmd->add_option("--mode", flags->mode, "auto, dense, exact")->capture_default_str();
   cmd->add_option("--prompt-tokens", flags->prompt_tokens, "Length of the prompt that TTFT is for")
       ->capture_default_str();
-  cmd->add_option(
-         "--run-tokens", flags->run_tokens,
-         "Least number of tokens of each of the two runs in which compute time is measured")
+  cmd->add_option("--run-tokens", flags->run_tokens,
+                  "Least number of tokens of each of the runs in which compute time is measured")
       ->capture_default_str();
+  cmd->add_option("--html", flags->html, "Also write a page with curves")->check(NotEmpty());
   cmd->add_flag("--json", flags->json, "One JSON document on stdout instead of a table");
   cmd->callback([flags, action] { *action = [flags] { return RunPlan(*flags); }; });
 }
