@@ -1,5 +1,6 @@
 #include "tools/plan_page.h"
 
+#include <cmath>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -22,8 +23,10 @@ std::string OverBudget(const PlanReport& report, const std::string& title, const
   chart.x_title = "memory budget";
   chart.y_title = unit;
   for (const PlanRow& r : report.rows) {
-    chart.labels.push_back(FormatBytes(r.budget));
-    chart.positions.push_back(static_cast<double>(r.budget));
+    const double mib = static_cast<double>(r.budget) / (1 << 20);
+    chart.labels.push_back(mib < 1000 ? absl::StrFormat("%.3gM", mib)
+                                      : absl::StrFormat("%.3gG", mib / 1024));
+    chart.positions.push_back(std::log2(mib));
   }
   for (const auto& [name, value] : curves) {
     ChartSeries series;
