@@ -107,7 +107,10 @@ absl::Status Decoder::OpenIo(const DecoderOptions& options) {
   if (profile != nullptr) engine_options.depth = std::min(kMostInFlight, profile->BestDepth());
   engine_options.buffers = buffers;
   SLUICE_ASSIGN_OR_RETURN(auto engine, MakeReadEngine(*storage_, engine_options, &engine_note_));
-  if (options.wrap_engine) engine = options.wrap_engine(std::move(engine), *storage_);
+  if (options.wrap_engine) {
+    engine = options.wrap_engine(std::move(engine), *storage_);
+    absl::StrAppend(&engine_note_, "; ", engine->description());
+  }
   IoThreadOptions thread_options;
   thread_options.capacity = plan_.io_capacity;
   thread_options.core = options.io_core;
