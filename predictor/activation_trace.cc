@@ -2,7 +2,10 @@
 
 #include <zstd.h>
 
+#include <array>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,7 +21,10 @@ namespace {
 constexpr std::string_view kMagic = "SLUICEAT";
 constexpr uint32_t kVersion = 1;
 constexpr uint64_t kMostBytes = uint64_t{1} << 30;
-constexpr uint64_t kMostRatio = 100;
+// What a small file may claim to hold. Real sets are noise to a compressor, but sets that are all
+// empty or full shrink without bound, and so does a file made to exhaust memory.
+constexpr uint64_t kFreeBytes = 4 << 20;
+constexpr uint64_t kMostRatio = 16;
 constexpr uint32_t kMostLayers = 1 << 12, kMostNeurons = 1 << 20;
 
 // Reads LEB128 numbers of at most 32 bits; false at the end or on a number that is larger.
@@ -33,6 +39,25 @@ bool Take(const std::vector<uint8_t>& bytes, uint64_t* at, uint32_t* value) {
     }
   }
   return false;
+}
+
+absl::Status NoTrace(const std::string& source) {
+  return absl::InvalidArgumentError(source + ": is not an activation trace of sluice");
+}
+
+bool IsInProportion(uint64_t n_bytes, uint64_t stored) {
+  return n_bytes <= kFreeBytes || n_bytes / kMostRatio <= stored;
+}
+
+// Appends a frame that zstd skips, so that what is stored is in proportion to what it holds.
+void Pad(uint64_t n_bytes, std::vector<std::byte>* frame) {
+  if (IsInProportion(n_bytes, frame->size())) return;
+  const uint64_t n_padding = n_bytes / kMostRatio - frame->size();
+  ByteWriter head;
+  head.Put<uint32_t>(ZSTD_MAGIC_SKIPPABLE_START);
+  head.Put<uint32_t>(static_cast<uint32_t>(n_padding));
+  frame->insert(frame->end(), head.bytes().begin(), head.bytes().end());
+  frame->resize(frame->size() + n_padding);
 }
 
 }  // namespace
@@ -78,24 +103,42 @@ absl::StatusOr<std::vector<std::byte>> ActivationTrace::Serialize() const {
   constexpr int kLevel = 3;
   const size_t n = ZSTD_compress(frame.data(), frame.size(), sets.data(), sets.size(), kLevel);
   if (ZSTD_isError(n)) return absl::InternalError(absl::StrCat("zstd: ", ZSTD_getErrorName(n)));
-  header.PutBytes(frame.data(), n);
+  frame.resize(n);
+  Pad(sets.size(), &frame);
+  header.PutBytes(frame.data(), frame.size());
   return header.bytes();
 }
 
 absl::Status ActivationTrace::Save(const std::string& path) const {
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, Serialize());
   AtomicFile::Options options;
   options.overwrite = true;
   SLUICE_ASSIGN_OR_RETURN(const auto out, AtomicFile::Create(path, options));
-  SLUICE_RETURN_IF_ERROR(out->WriteAt(0, bytes));
-  return out->Commit();
+  return SaveTo(*out);
+}
+
+absl::Status ActivationTrace::SaveTo(AtomicFile& out) const {
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, Serialize());
+  SLUICE_RETURN_IF_ERROR(out.WriteAt(0, bytes));
+  return out.Commit();
 }
 
 absl::StatusOr<ActivationTrace> ActivationTrace::Load(const std::string& path) {
-  std::ifstream in(path, std::ios::binary | std::ios::ate);
-  if (!in) return absl::NotFoundError(path + ": the activation trace cannot be opened");
+  std::error_code ignored;
+  const auto type = std::filesystem::status(path, ignored).type();
+  // Looked at before it is opened: a FIFO would wait for a writer.
+  if (type == std::filesystem::file_type::directory) {
+    return absl::InvalidArgumentError(path + ": is a directory, not an activation trace");
+  }
+  std::ifstream in;
+  if (type == std::filesystem::file_type::regular) in.open(path, std::ios::binary | std::ios::ate);
+  if (!in.is_open()) return absl::NotFoundError(path + ": the activation trace cannot be opened");
   const std::streamoff size = in.tellg();
-  if (size < 0 || static_cast<uint64_t>(size) > kMostBytes) {
+  in.seekg(0);
+  // The magic alone first: a model given by mistake is not to be taken into memory.
+  std::array<char, kMagic.size()> magic = {};
+  in.read(magic.data(), magic.size());
+  if (std::string_view(magic.data(), magic.size()) != kMagic) return NoTrace(path);
+  if (static_cast<uint64_t>(size) > kMostBytes) {
     return absl::InvalidArgumentError(path + ": is too large for an activation trace");
   }
   std::vector<std::byte> bytes(static_cast<size_t>(size));
@@ -110,7 +153,7 @@ absl::StatusOr<ActivationTrace> ActivationTrace::Parse(std::span<const std::byte
   ByteReader reader(bytes);
   const auto magic = reader.GetBytes(kMagic.size());
   if (!reader.ok() || std::memcmp(magic.data(), kMagic.data(), kMagic.size()) != 0) {
-    return absl::InvalidArgumentError(source + ": is not an activation trace of sluice");
+    return NoTrace(source);
   }
   const auto damaged = [&](const std::string& what) {
     return absl::DataLossError(absl::StrCat(source, ": activation trace: ", what));
@@ -127,8 +170,7 @@ absl::StatusOr<ActivationTrace> ActivationTrace::Parse(std::span<const std::byte
     return damaged(absl::StrCat(n_neurons, " neurons in a layer"));
   }
   const auto frame = reader.GetBytes(reader.remaining());
-  // Sets are noise to a compressor; what claims to shrink more is no trace, and costs no memory.
-  if (n_bytes > kMostRatio * frame.size() ||
+  if (!IsInProportion(n_bytes, frame.size()) ||
       n_bytes != ZSTD_getFrameContentSize(frame.data(), frame.size())) {
     return damaged("its size does not match its content");
   }

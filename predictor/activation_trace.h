@@ -13,6 +13,8 @@
 
 namespace sluice {
 
+class AtomicFile;
+
 // One thread at a time. Takes about 1.3 bytes for each active neuron.
 class ActivationTrace {
  public:
@@ -37,9 +39,12 @@ class ActivationTrace {
                                                const std::string& source);
   // Under a temporary name, then renamed; an existing file is replaced.
   absl::Status Save(const std::string& path) const;
+  absl::Status SaveTo(AtomicFile& out) const;  // for who has to know early that it can be written
   // What Save writes: "SLUICEAT", u32 version 1, u32 layers, u32 neurons, u32 tokens, u64 model,
   // u64 bytes of the sets, u64 their XXH64 (all little-endian), then the sets as one zstd frame.
-  // A set is its size, then each position as its distance from the one before, in LEB128.
+  // A set is its size, then each position as its distance from the one before, in LEB128. Sets of
+  // more than 4 MiB hold at most 16 times as many bytes as follow the header; where they would
+  // shrink more, a frame that zstd skips makes up the size.
   absl::StatusOr<std::vector<std::byte>> Serialize() const;
 
  private:

@@ -107,7 +107,10 @@ absl::Status Decoder::OpenIo(const DecoderOptions& options) {
   if (profile != nullptr) engine_options.depth = std::min(kMostInFlight, profile->BestDepth());
   engine_options.buffers = buffers;
   SLUICE_ASSIGN_OR_RETURN(auto engine, MakeReadEngine(*storage_, engine_options, &engine_note_));
-  if (options.wrap_engine) engine = options.wrap_engine(std::move(engine), *storage_);
+  if (options.wrap_engine) {
+    engine = options.wrap_engine(std::move(engine), *storage_);
+    absl::StrAppend(&engine_note_, "; ", engine->description());
+  }
   IoThreadOptions thread_options;
   thread_options.capacity = plan_.io_capacity;
   thread_options.core = options.io_core;
@@ -146,7 +149,8 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   selector_ = std::make_unique<ExactSelector>(config_);
   ffn_ = std::make_unique<FfnContext>(
       FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_, map_checked_});
-  demand_ffn_ = std::make_unique<DemandFfn>(*ffn_, *selector_, options.trace);
+  demand_ffn_ = std::make_unique<DemandFfn>(*ffn_, *selector_);
+  trace_ = options.trace;
   stream_ffn_ = std::make_unique<StreamFfn>(*ffn_, StreamOptions(plan_, config_));
 
   const size_t chunk = plan_.chunk;
@@ -245,6 +249,7 @@ absl::Status Decoder::RunChunk(std::span<const int32_t> tokens, uint32_t next,
   const auto x = activations_->Prepare(*kernels_, *pool_, normed_.data(), 1, d);
   SLUICE_RETURN_IF_ERROR(store_->Multiply(file_.MatrixIndex(MatrixRole::kHead, 0), x,
                                           logits_.data(), config_.vocab_size));
+  if (demand_pass_ && trace_ != nullptr) RecordPass(n);
   position_ += n;
   BeginPass(next);  // its first weights may come while the caller samples
   return absl::OkStatus();
@@ -304,8 +309,19 @@ absl::Status Decoder::RunFfn(uint32_t layer, uint32_t n) {
   for (uint32_t t = 0; t < n; ++t) {
     SLUICE_RETURN_IF_ERROR(demand_ffn_->Run(layer, std::span(gate_).subspan(size_t{t} * d_ff, d_ff),
                                             x[t], &delta_[size_t{t} * config_.d_model]));
+    if (trace_ == nullptr) continue;
+    const size_t set = size_t{t} * config_.n_layers + layer;
+    if (pass_active_.size() <= set) pass_active_.resize(set + 1);
+    pass_active_[set].assign(demand_ffn_->active().begin(), demand_ffn_->active().end());
   }
   return absl::OkStatus();
+}
+
+// A pass takes all its tokens through a layer, a trace has all layers of a token together; and of a
+// pass that failed, and will be repeated, nothing may stay.
+void Decoder::RecordPass(uint32_t n) {
+  const size_t n_sets = size_t{n} * config_.n_layers;
+  for (size_t set = 0; set < n_sets; ++set) trace_->Append(pass_active_[set]);
 }
 
 DecoderStats Decoder::stats() const {

@@ -43,7 +43,9 @@ struct DecoderOptions {
   int io_core = -1;                      // -1: the fastest allowed core
   // Of the storage, for merging reads and for how many are in flight; null: nothing is known.
   std::shared_ptr<const DeviceProfile> profile;
-  ActivationTrace* trace = nullptr;  // gets the active sets of tokens that go neuron by neuron
+  // Gets the active sets of tokens that go neuron by neuron, once their pass has succeeded; null:
+  // they are not recorded. Recording allocates.
+  ActivationTrace* trace = nullptr;
   // Wraps the engine: an emulated device, injected faults.
   std::function<std::unique_ptr<ReadEngine>(std::unique_ptr<ReadEngine>, const StorageFile&)>
       wrap_engine;
@@ -105,6 +107,7 @@ class Decoder {
   absl::Status RunLayer(uint32_t layer, uint32_t n);
   absl::Status RunAttention(uint32_t layer, uint32_t n);
   absl::Status RunFfn(uint32_t layer, uint32_t n);
+  void RecordPass(uint32_t n);
   std::span<const VectorView> Norm(std::span<const float> weight, uint32_t n);
   void AddBias(std::span<const float> bias, float* rows, uint32_t n) const;
 
@@ -140,6 +143,9 @@ class Decoder {
   std::vector<bool> map_checked_;  // see FfnContext
   std::unique_ptr<Activations> activations_;
   uint32_t position_ = 0;
+
+  ActivationTrace* trace_ = nullptr;
+  std::vector<std::vector<uint32_t>> pass_active_;  // if there is a trace: by token and layer
 };
 
 }  // namespace sluice

@@ -14,9 +14,8 @@ constexpr size_t kRowUnit = 8;  // rows that kernels like to take together
 
 }  // namespace
 
-DemandFfn::DemandFfn(const FfnContext& context, const NeuronSelector& selector,
-                     ActivationTrace* trace)
-    : c_(context), selector_(selector), trace_(trace) {
+DemandFfn::DemandFfn(const FfnContext& context, const NeuronSelector& selector)
+    : c_(context), selector_(selector) {
   const uint32_t d_ff = c_.bundles().d_ff;
   active_.resize(d_ff);
   coefficients_.resize(d_ff);
@@ -42,7 +41,7 @@ size_t DemandFfn::ScratchBytes(uint32_t d_ff, uint32_t n_slots) {
 absl::Status DemandFfn::Run(uint32_t layer, std::span<const float> gate, const VectorView& x,
                             float* y) {
   const uint32_t n = selector_.Select({layer, gate}, active_);
-  if (trace_ != nullptr) trace_->Append(std::span(active_).first(n));
+  n_last_ = n;
   n_active_ += n;
   n_neurons_ += gate.size();
   for (uint32_t begin = 0; begin < n;) {

@@ -14,22 +14,22 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "predictor/activation_trace.h"
 #include "predictor/neuron_selector.h"
 #include "runtime/ffn_context.h"
 
 namespace sluice {
 
-// Confined to the decode thread. Allocates nothing after construction, unless it records.
+// Confined to the decode thread. Allocates nothing after construction.
 class DemandFfn {
  public:
-  // `trace`: null, or gets every active set; recording allocates.
-  DemandFfn(const FfnContext& context, const NeuronSelector& selector, ActivationTrace* trace);
+  DemandFfn(const FfnContext& context, const NeuronSelector& selector);
 
   // `gate` [d_ff] are the gate values of the token, x its normed input in the forms that dots need;
   // adds the FFN's output to y [d_model].
   absl::Status Run(uint32_t layer, std::span<const float> gate, const VectorView& x, float* y);
 
+  // The active set of the last call: positions in rising order.
+  std::span<const uint32_t> active() const { return std::span(active_).first(n_last_); }
   // Sum over calls of the active neurons, and of all neurons.
   uint64_t n_active() const { return n_active_; }
   uint64_t n_neurons() const { return n_neurons_; }
@@ -50,7 +50,6 @@ class DemandFfn {
 
   const FfnContext& c_;
   const NeuronSelector& selector_;
-  ActivationTrace* const trace_;
   std::vector<uint32_t> active_;           // positions
   std::vector<float> coefficients_;        // activation(gate) * up, by index in active_
   std::vector<uint8_t> computed_;          // by index in active_
@@ -61,6 +60,7 @@ class DemandFfn {
   std::vector<uint32_t> wave_index_;       // by slot: index in the wave
   std::vector<uint32_t> ready_;            // indices in the wave to compute now
   std::vector<IoRequest> reads_;
+  uint32_t n_last_ = 0;  // of active_, in the last call
   uint64_t n_active_ = 0, n_neurons_ = 0;
 };
 

@@ -1,14 +1,17 @@
 // Steady-state decoding allocates nothing. This binary replaces the allocation functions of the C
-// library, below operator new, by ones that count the calls of a thread.
+// library, below operator new, by ones that count the calls.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "tests/decoder_harness.h"
+#include "tests/io_test_files.h"
 
 #if defined(SLUICE_SANITIZED) || !defined(__GLIBC__)
 #define SLUICE_COUNTS_ALLOCATIONS 0
@@ -19,6 +22,12 @@
 namespace {
 
 thread_local uint64_t g_allocations = 0;
+std::atomic<uint64_t> g_allocations_of_all = 0;  // threads
+
+void Count() {
+  ++g_allocations;
+  g_allocations_of_all.fetch_add(1, std::memory_order_relaxed);
+}
 
 }  // namespace
 
@@ -31,27 +40,27 @@ void* __libc_realloc(void* p, size_t size);
 void* __libc_memalign(size_t alignment, size_t size);
 
 void* malloc(size_t size) {
-  ++g_allocations;
+  Count();
   return __libc_malloc(size);
 }
 void* calloc(size_t count, size_t size) {
-  ++g_allocations;
+  Count();
   return __libc_calloc(count, size);
 }
 void* realloc(void* p, size_t size) {
-  ++g_allocations;
+  Count();
   return __libc_realloc(p, size);
 }
 void* memalign(size_t alignment, size_t size) {
-  ++g_allocations;
+  Count();
   return __libc_memalign(alignment, size);
 }
 void* aligned_alloc(size_t alignment, size_t size) {
-  ++g_allocations;
+  Count();
   return __libc_memalign(alignment, size);
 }
 int posix_memalign(void** p, size_t alignment, size_t size) {
-  ++g_allocations;
+  Count();
   *p = __libc_memalign(alignment, size);
   return *p != nullptr ? 0 : ENOMEM;
 }
@@ -70,18 +79,18 @@ class AllocationTest : public testing::Test {
     }
   }
 
-  // Allocations of the decode thread in `n` single tokens after a warm-up that also grows and
-  // shrinks the context.
+  // Allocations of any thread in single tokens after a warm-up that also grows and shrinks the
+  // context.
   uint64_t CountWhileDecoding(const PackedModel& model, const Way& way) {
     const auto decoder = Must(OpenDecoder(model.file(), way));
     const auto tokens = RandomTokens(40, 300);
     MustBeOk(decoder->Forward(std::span(tokens).first(12)));
     MustBeOk(decoder->Forward(std::span(tokens).subspan(12, 1)));
-    const uint64_t before = g_allocations;
+    const uint64_t before = g_allocations_of_all;
     for (size_t t = 13; t < tokens.size(); ++t) {
       MustBeOk(decoder->Forward(std::span(tokens).subspan(t, 1)));
     }
-    return g_allocations - before;
+    return g_allocations_of_all - before;
   }
 };
 
@@ -107,6 +116,20 @@ TEST_F(AllocationTest, DecodingAllocatesNothingWhateverTheBudgetModeAndEngine) {
           EXPECT_EQ(CountWhileDecoding(model, way), 0u) << Describe(way);
         }
       }
+    }
+  }
+}
+
+TEST_F(AllocationTest, MergedReadsAllocateNothing) {
+  const PackedModel model(ToyModel(), WeightType::kF16);
+  for (const EngineKind engine : Engines()) {
+    Way way;
+    way.engine = engine;
+    way.profile = std::make_shared<const DeviceProfile>(SlowOperations());
+    const auto budgets = Budgets(model.file(), way);
+    for (const uint64_t budget : {budgets.front(), budgets[2]}) {
+      way.budget = budget;
+      EXPECT_EQ(CountWhileDecoding(model, way), 0u) << Describe(way);
     }
   }
 }

@@ -43,11 +43,12 @@ PlanRequest Way::request() const {
 }
 
 std::string Describe(const Way& way) {
-  return absl::StrFormat("%s, budget %u, chunk %u, %d threads, %s, kernels %s%s",
+  return absl::StrFormat("%s, budget %u, chunk %u, %d threads, %s, kernels %s%s%s",
                          way.mode == DecodeMode::kDense ? "dense" : "exact", way.budget, way.chunk,
                          way.threads, way.engine == EngineKind::kPread ? "pread" : "io_uring",
                          way.kernels != nullptr ? way.kernels->name : "best",
-                         way.mapped ? ", mapped" : "");
+                         way.mapped ? ", mapped" : "",
+                         way.profile != nullptr ? ", merged reads" : "");
 }
 
 absl::StatusOr<std::unique_ptr<Decoder>> OpenDecoder(const SluiceFile& file, const Way& way) {
@@ -56,6 +57,8 @@ absl::StatusOr<std::unique_ptr<Decoder>> OpenDecoder(const SluiceFile& file, con
   options.engine = way.engine;
   options.direct = way.direct;
   options.kernels = way.kernels;
+  options.profile = way.profile;
+  options.trace = way.trace;
   if (way.faults != nullptr) {
     options.wrap_engine = [faults = *way.faults](std::unique_ptr<ReadEngine> engine,
                                                  const StorageFile& storage) {
@@ -79,6 +82,19 @@ std::vector<uint64_t> Budgets(const SluiceFile& file, const Way& way) {
   }
   budgets.push_back(plan.everything);
   return budgets;
+}
+
+uint64_t LeastBudgetFor(const SluiceFile& file, const Way& way, uint32_t chunk) {
+  Way small = way;
+  small.budget = Budgets(file, way).front();
+  const uint64_t step = small.budget / 64;
+  MemoryPlan plan = Must(PlanMemory(file, small.request()));
+  while (plan.chunk < chunk && !plan.holds_all_bundles) {
+    small.budget += step;
+    plan = Must(PlanMemory(file, small.request()));
+  }
+  if (plan.holds_all_bundles) throw std::runtime_error("no small budget has such chunks");
+  return small.budget;
 }
 
 std::vector<EngineKind> Engines() {

@@ -62,6 +62,8 @@ struct Way {
   const KernelTable* kernels = nullptr;
   bool mapped = false;
   const FaultConfig* faults = nullptr;  // null: none
+  std::shared_ptr<const DeviceProfile> profile = nullptr;
+  ActivationTrace* trace = nullptr;
 
   PlanRequest request() const;
 };
@@ -72,6 +74,9 @@ absl::StatusOr<std::unique_ptr<Decoder>> OpenDecoder(const SluiceFile& file, con
 
 // Budgets from the smallest that is accepted up to everything resident.
 std::vector<uint64_t> Budgets(const SluiceFile& file, const Way& way);
+// The least budget under which chunks of so many tokens pass through a layer together; the cache
+// does not hold all bundles yet (else the test fails), so that decoding goes on reading.
+uint64_t LeastBudgetFor(const SluiceFile& file, const Way& way, uint32_t chunk);
 // io_uring, where it works, and pread threads.
 std::vector<EngineKind> Engines();
 

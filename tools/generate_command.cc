@@ -14,6 +14,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
+#include "io/atomic_file.h"
 #include "io/available_memory.h"
 #include "io/clock.h"
 #include "io/cpu_topology.h"
@@ -133,6 +134,10 @@ absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
         "--direct on and --io-engine mmap exclude each other: mapped weights come through the page "
         "cache; leave one of them out");
   }
+  if (!flags.trace.empty() && SameFile(flags.trace, flags.model)) {
+    return absl::InvalidArgumentError(
+        "--record-activations names the model, which it would replace; give another file");
+  }
   if (o.plan.mapped && !flags.device.emulate.empty()) {
     return absl::InvalidArgumentError(
         "--emulate and --io-engine mmap exclude each other: the kernel reads mapped weights; leave "
@@ -231,6 +236,15 @@ int WriteText(const GenerateFlags& flags, const std::string& prompt, const Token
   return result->stop == StopReason::kInterrupted ? signals.exit_code() : kExitOk;
 }
 
+// The file that the active sets go to, made before the run: what cannot be written is better known
+// before than after it. Null if they are not wanted.
+absl::StatusOr<std::unique_ptr<AtomicFile>> OpenTraceFile(const GenerateFlags& flags) {
+  if (flags.trace.empty()) return nullptr;
+  AtomicFile::Options options;
+  options.overwrite = true;
+  return AtomicFile::Create(flags.trace, options);
+}
+
 int RunGenerate(const GenerateFlags& flags) {
   auto options = ReadFlags(flags);
   if (!options.ok()) return ReportUsage(options.status());
@@ -268,6 +282,8 @@ int RunGenerate(const GenerateFlags& flags) {
         "the prompt has %u tokens and the context holds %u; give a larger -c or a shorter prompt",
         request.prompt.size(), plan->request.context)));
   }
+  const auto trace_file = OpenTraceFile(flags);
+  if (!trace_file.ok()) return ReportError(trace_file.status());
   const StopSignals signals;
   request.stop = &signals.received();
   // A profile is of use where reads go on after the first pass.
@@ -279,7 +295,7 @@ int RunGenerate(const GenerateFlags& flags) {
   const uint64_t begin_ns = NowNs();
   UseDevice(*device, &options->decoder);
   ActivationTrace trace((*file)->model_id(), (*file)->config().n_layers, (*file)->config().d_ff);
-  if (!flags.trace.empty()) options->decoder.trace = &trace;
+  if (*trace_file != nullptr) options->decoder.trace = &trace;
   auto decoder = Decoder::Create(**file, *plan, options->decoder);
   const uint64_t load_ns = NowNs() - begin_ns;
   if (!decoder.ok()) return ReportError(decoder.status());
@@ -289,8 +305,8 @@ int RunGenerate(const GenerateFlags& flags) {
                 sampler.temperature > 0 ? absl::StrFormat("seed: %u", sampler.seed) : "greedy");
   const int code =
       WriteText(flags, *prompt, **tokenizer, *plan, request, **decoder, load_ns, signals);
-  if (flags.trace.empty() || code == kExitError) return code;
-  const absl::Status saved = trace.Save(flags.trace);
+  if (*trace_file == nullptr || code == kExitError) return code;
+  const absl::Status saved = trace.SaveTo(**trace_file);
   if (!saved.ok()) return ReportError(saved);
   absl::FPrintF(stderr, "activations of %u tokens are in %s\n", trace.n_tokens(), flags.trace);
   return code;

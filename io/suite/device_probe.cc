@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -50,6 +52,8 @@ absl::StatusOr<ProbedFile> Identify(const std::string& path) {
 // What is kept, if it is of this file; anything else is measured again.
 std::optional<DeviceProfile> LoadKept(const std::string& kept, const ProbedFile& file) {
   constexpr size_t kLargest = 1 << 20;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(kept, ignored)) return std::nullopt;  // a FIFO would wait
   std::ifstream in(kept, std::ios::binary);
   std::string text(kLargest, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
@@ -123,18 +127,17 @@ absl::StatusOr<ProbedDevice> ProbeDevice(const std::string& path, uint64_t range
   options.stop = stop;
   std::vector<CellResult> results;
   SLUICE_RETURN_IF_ERROR(RunSuite(path, Cells(file, range, engine), options, &results));
-  SLUICE_ASSIGN_OR_RETURN(DeviceProfile profile, FitProfile(absl::StrCat("a short probe of ", path),
-                                                            results, {}, file.size));
-  if (profile.fits().empty()) {
+  const auto profile = FitProfile(absl::StrCat("a short probe of ", path), results, {}, file.size);
+  if (!profile.ok() || profile->fits().empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, ": is too small for a probe of its device"));
   }
-  const absl::Status status = Keep(kept, file, profile);
+  const absl::Status status = Keep(kept, file, *profile);
   const double seconds = static_cast<double>(NowNs() - begin_ns) / 1e9;
   std::string note = absl::StrFormat("measured in %.1f s, ", seconds);
   absl::StrAppend(&note, status.ok() ? absl::StrCat("kept in ", kept)
                                      : absl::StrCat("not kept: ", status.message()));
-  return ProbedDevice{std::move(profile), std::move(note)};
+  return ProbedDevice{*profile, std::move(note)};
 }
 
 }  // namespace sluice

@@ -52,8 +52,11 @@ uint32_t PhaseClock::Count(uint64_t n, uint64_t now_ns) {
     return phase;
   }
   const std::lock_guard lock(mutex_);
-  // Another job may have closed the phase meanwhile.
-  if (phase == phase_.load() && !over()) EndPhase(Take(now_ns), now_ns >= end_ns_.load());
+  // Another job may have closed the phase meanwhile; and with a completion that came after this
+  // one, though it was counted first: then this one cannot end the phase that began with that.
+  if (phase == phase_.load() && !over() && now_ns > begin_.ns) {
+    EndPhase(Take(now_ns), now_ns >= end_ns_.load());
+  }
   return phase;
 }
 
