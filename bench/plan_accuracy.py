@@ -8,7 +8,8 @@ Budgets are shares of what the plan calls everything. For each model the activat
 recorded, and given to plan; it makes its own short runs for the compute time. Then generate runs for
 each budget, with the page cache dropped before, and the median of its rate is compared. With
 --emulate both read through an emulation of that device; without, the real one is used, and probed
-anew, since it may have changed. Prints a Markdown table.
+anew, since it may have changed. An emulated device reads from the page cache, so that it does not
+wait for the real one. Prints a Markdown table.
 """
 import argparse
 import json
@@ -38,7 +39,7 @@ def drop_caches():
 
 def compare(options, model, scratch):
     common = ["-m", model, "-c", str(options.c), "-t", str(options.t)]
-    device = ["--emulate", options.emulate] if options.emulate else []
+    device = ["--emulate", options.emulate, "--direct", "off"] if options.emulate else []
     generate = [options.sluice, "generate", *common, "--temp", "0", "--ignore-eos", "-p", options.p,
                 "-n", str(options.n), "--json"]
     everything = run([*generate, "--dry-run"])["everything_bytes"]
@@ -53,7 +54,8 @@ def compare(options, model, scratch):
     measured = {b: [] for b in budgets}
     for _ in range(options.r):
         for budget in budgets:
-            drop_caches()
+            if not options.emulate:
+                drop_caches()
             measured[budget].append(run([*generate, *device, "--mem-budget", budget]))
     order = sorted(zip(budgets, options.shares), key=lambda b: b[1])
     for (budget, share), row in zip(order, rows):

@@ -78,13 +78,7 @@ absl::Status ReadChoices(const GenerateFlags& flags, Options* o) {
   } else if (flags.engine != "auto") {
     return BadChoice("--io-engine", flags.engine, "auto, io_uring, pread, mmap");
   }
-  if (flags.direct == "on") {
-    o->decoder.direct = DirectMode::kOn;
-  } else if (flags.direct == "off") {
-    o->decoder.direct = DirectMode::kOff;
-  } else if (flags.direct != "auto") {
-    return BadChoice("--direct", flags.direct, "auto, on, off");
-  }
+  SLUICE_ASSIGN_OR_RETURN(o->decoder.direct, ParseDirect(flags.direct));
   if (!flags.kernels.empty()) {
     o->decoder.kernels = FindKernels(flags.kernels);
     if (o->decoder.kernels == nullptr) {

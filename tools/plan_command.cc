@@ -30,7 +30,7 @@ namespace sluice {
 namespace {
 
 struct PlanFlags {
-  std::string model, budgets, mode = "auto", trace;
+  std::string model, budgets, mode = "auto", direct = "auto", trace;
   DeviceFlags device;
   int64_t context = -1, threads = -1, prompt_tokens = 256, run_tokens = 24;
   std::string html;
@@ -55,6 +55,7 @@ class Planner {
       return absl::InvalidArgumentError(
           absl::StrFormat("--mode is \"%s\"; known are auto, dense, exact", flags_.mode));
     }
+    SLUICE_ASSIGN_OR_RETURN(direct_, ParseDirect(flags_.direct));
     SLUICE_ASSIGN_OR_RETURN(request_.n_threads, ChooseThreads(flags_.threads));
     SLUICE_RETURN_IF_ERROR(InRange("-c", flags_.context, -1, 1 << 27));
     SLUICE_RETURN_IF_ERROR(InRange("--prompt-tokens", flags_.prompt_tokens, 1, 1 << 24));
@@ -164,6 +165,7 @@ class Planner {
                   FormatBytes(budget));
     SLUICE_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanFor(budget));
     DecoderOptions options;
+    options.direct = direct_;
     UseDevice(device_, &options);
     ActivationTrace trace(file_->model_id(), file_->config().n_layers, file_->config().d_ff);
     if (sparse()) options.trace = &trace;
@@ -222,6 +224,7 @@ class Planner {
 
   const PlanFlags& flags_;
   PlanRequest request_;
+  DirectMode direct_ = DirectMode::kAuto;
   std::vector<uint64_t> budgets_;
   std::unique_ptr<SluiceFile> file_;
   std::unique_ptr<Tokenizer> tokenizer_;
@@ -279,6 +282,8 @@ void RegisterPlan(CLI::App& app, std::function<int()>* action) {
   cmd->add_option("-c,--ctx-size", flags->context, "Context in tokens, as in generate");
   cmd->add_option("-t,--threads", flags->threads, "Compute threads, as in generate");
   cmd->add_option("--mode", flags->mode, "auto, dense, exact")->capture_default_str();
+  cmd->add_option("--direct", flags->direct, "Direct I/O in the runs: auto, on, off")
+      ->capture_default_str();
   cmd->add_option("--prompt-tokens", flags->prompt_tokens, "Length of the prompt that TTFT is for")
       ->capture_default_str();
   cmd->add_option("--run-tokens", flags->run_tokens,

@@ -46,4 +46,12 @@ absl::StatusOr<int> ChooseThreads(int64_t wanted) {
   return static_cast<int>(wanted > 0 ? wanted : std::max<int64_t>(std::ssize(AllowedCores()), 1));
 }
 
+absl::StatusOr<DirectMode> ParseDirect(const std::string& text) {
+  if (text == "auto") return DirectMode::kAuto;
+  if (text == "on") return DirectMode::kOn;
+  if (text == "off") return DirectMode::kOff;
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--direct is \"%s\"; known are auto, on, off", text));
+}
+
 }  // namespace sluice

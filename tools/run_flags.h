@@ -3,8 +3,10 @@
 #define SLUICE_TOOLS_RUN_FLAGS_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/statusor.h"
+#include "io/storage_file.h"
 #include "layout/model_config.h"
 
 namespace sluice {
@@ -19,6 +21,9 @@ absl::StatusOr<uint32_t> ChooseContext(const ModelConfig& config, int64_t wanted
 
 // What `-t` asks for; -1: one a core that this process may use.
 absl::StatusOr<int> ChooseThreads(int64_t wanted);
+
+// What `--direct` asks for: auto, on or off.
+absl::StatusOr<DirectMode> ParseDirect(const std::string& text);
 
 }  // namespace sluice
 
