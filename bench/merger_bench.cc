@@ -63,7 +63,8 @@ class MergerBench {
   absl::Status Replay(uint32_t n_slots) {
     SLUICE_ASSIGN_OR_RETURN(const auto replay, MissReplay::Create(file_, trace_, n_slots));
     for (int w = 0; w < kWays; ++w) SLUICE_RETURN_IF_ERROR(Open(static_cast<Way>(w), *replay));
-    ReadMerger model(profile_, file_.bundles().layer_bytes(), kMostInFlight);
+    ReadMerger model(profile_, file_.bundles().layer_bytes(), kMostInFlight,
+                     ReadMerger::MarginFor(profile_));
     for (Reader& r : readers_) r.modelled_ms = 0;
     const uint32_t warm = trace_.n_tokens() / 4;
     uint64_t hits = 0, misses = 0;
@@ -112,8 +113,8 @@ class MergerBench {
     IoThreadOptions thread;
     thread.capacity = kCapacity;
     if (way == kMerged) {
-      thread.merger =
-          std::make_unique<ReadMerger>(profile_, file_.bundles().layer_bytes(), options.depth);
+      thread.merger = std::make_unique<ReadMerger>(profile_, file_.bundles().layer_bytes(),
+                                                   options.depth, ReadMerger::MarginFor(profile_));
     }
     SLUICE_ASSIGN_OR_RETURN(readers_[way].thread,
                             IoThread::Start(*storage_, std::move(engine), std::move(thread)));

@@ -11,7 +11,15 @@ constexpr uint32_t kDepths[] = {32, 16, 8, 4, 2, 1};
 
 }  // namespace
 
-ReadMerger::ReadMerger(const DeviceProfile& profile, uint64_t range, uint32_t depth) {
+double ReadMerger::MarginFor(const DeviceProfile& profile) {
+  constexpr double kLeast = 0.2, kMost = 0.5;
+  double margin = kLeast;
+  for (const CostFit& fit : profile.fits()) margin = std::max(margin, fit.worst_residual);
+  return profile.fits().empty() ? 0 : std::min(margin, kMost);
+}
+
+ReadMerger::ReadMerger(const DeviceProfile& profile, uint64_t range, uint32_t depth, double margin)
+    : margin_(margin) {
   for (const uint32_t d : kDepths) {
     if (d > depth && d != 1) continue;
     Level level{.depth = d, .cost_ns = std::vector<float>(kSizes)};
@@ -63,6 +71,13 @@ std::span<const uint32_t> ReadMerger::Split(std::span<const IoRequest> batch) {
     }
     // The queue is full: with fewer operations it would not be, and nothing would be cheaper.
     if (chosen_.size() >= levels_.front().depth) break;
+  }
+  double single_ns = 0;
+  const Level& level = LevelFor(batch.size());
+  for (const IoRequest& r : batch) single_ns += level.Cost(r.length);
+  if (modelled_ns_ > (1 - margin_) * single_ns) {
+    modelled_ns_ = single_ns;
+    chosen_.assign(batch.size(), 1);
   }
   return chosen_;
 }

@@ -31,8 +31,13 @@ class ReadMerger {
   static constexpr uint32_t kMostGap = 64 << 10;
   static constexpr size_t kMostBatch = 1024;
 
-  // Costs of random reads within `range` bytes, with at most `depth` in flight.
-  ReadMerger(const DeviceProfile& profile, uint64_t range, uint32_t depth);
+  // Costs of random reads within `range` bytes, with at most `depth` in flight. A split that is
+  // modelled to save less than the share `margin` of what single reads take is not made.
+  ReadMerger(const DeviceProfile& profile, uint64_t range, uint32_t depth, double margin);
+  // The margin that a profile calls for. A fit is off by as much as its residual, and what it
+  // leaves out speaks for single reads: they land in registered memory, and need no list of
+  // segments.
+  static double MarginFor(const DeviceProfile& profile);
   // DRAM that it takes, at most.
   static size_t Bytes();
 
@@ -58,6 +63,7 @@ class ReadMerger {
   const Level& LevelFor(size_t operations) const;
   void SplitFor(const Level& level, std::span<const IoRequest> batch);
 
+  const double margin_;
   std::vector<Level> levels_;  // the deepest first
   std::vector<float> best_;    // by request: the least time from it to the end
   std::vector<uint32_t> run_;  // by request: of how many the operation is that begins there

@@ -117,7 +117,8 @@ absl::Status Decoder::OpenIo(const DecoderOptions& options) {
   schedule_note_ = absl::StrCat("reads: at most ", engine->depth(), " in flight; ");
   if (profile != nullptr) {
     thread_options.merger =
-        std::make_unique<ReadMerger>(*profile, file_.bundles().layer_bytes(), engine_options.depth);
+        std::make_unique<ReadMerger>(*profile, file_.bundles().layer_bytes(), engine_options.depth,
+                                     ReadMerger::MarginFor(*profile));
     absl::StrAppend(&schedule_note_, "merged by the costs of ", profile->model().name());
   } else {
     schedule_note_ += "not merged, no device profile";

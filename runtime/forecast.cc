@@ -41,7 +41,7 @@ double AllBundleBytes(const SluiceFile& file) {
 absl::Status AddMisses(const SluiceFile& file, const MemoryPlan& plan, const DeviceProfile& profile,
                        const ActivationTrace& trace, FlashDemand& demand) {
   const uint32_t depth = std::min(kMostInFlight, profile.BestDepth());
-  ReadMerger merger(profile, file.bundles().layer_bytes(), depth);
+  ReadMerger merger(profile, file.bundles().layer_bytes(), depth, ReadMerger::MarginFor(profile));
   SLUICE_ASSIGN_OR_RETURN(const auto replay, MissReplay::Create(file, trace, plan.n_slots));
   const uint32_t warm = trace.n_tokens() / 4;
   uint64_t hits = 0, misses = 0;

@@ -50,7 +50,7 @@ Outcome ReadWithFaults(const RandomFile& random, const Way& way, const std::stri
                                               file.direct() ? file.fd() : -1);
   IoThreadOptions options;
   if (way.merged) {
-    options.merger = std::make_unique<ReadMerger>(SlowOperations(), kSize, 16);
+    options.merger = std::make_unique<ReadMerger>(SlowOperations(), kSize, 16, 0);
   }
   auto thread = IoThread::Start(file, std::move(engine), std::move(options));
   EXPECT_TRUE(thread.ok()) << thread.status();

@@ -18,7 +18,8 @@ namespace sluice {
 // Cores of one speed are all big. A core that is not in the map counts as big.
 std::map<int, CoreClass> ClassifyCores(std::span<const CpuCore> cores);
 
-// Uses cells of one job that read past the page cache. Of several depths, the table takes the
+// Uses cells of one job that read past the page cache, with at most a quarter of the range in holes
+// (which count as no reads). Of several depths, the table takes the
 // fastest; a range of the whole file (`file_bytes`) counts as none. Ranges and depths at which
 // random reads of two sizes or more were measured get a fit, by least squares of relative errors.
 // FailedPrecondition if there is no such random cell.
