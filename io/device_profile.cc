@@ -108,7 +108,9 @@ double DeviceProfile::TimeNs(uint64_t operations, uint64_t bytes, uint64_t range
 }
 
 double DeviceProfile::ReadNs(uint32_t bytes, uint64_t range, uint32_t depth) const {
-  if (fits_.empty()) return model_.ServiceNs(true, bytes, range, CoreClass::kBig);
+  const bool full_queue =
+      std::none_of(fits_.begin(), fits_.end(), [&](const CostFit& f) { return f.depth > depth; });
+  if (full_queue) return model_.ServiceNs(true, bytes, range, CoreClass::kBig);
   return FitFor(range, depth).TimeNs(1, bytes);
 }
 

@@ -49,7 +49,7 @@ class DeviceProfile {
   // nearest in both (on logarithmic scales).
   double TimeNs(uint64_t operations, uint64_t bytes, uint64_t range, uint32_t depth) const;
   // The time of one random read of so many bytes, where `depth` are kept in flight: from the fits,
-  // or without any from the table.
+  // or, with a queue as deep as any of theirs, from the table, which is exact at its points.
   double ReadNs(uint32_t bytes, uint64_t range, uint32_t depth) const;
   // Whether what a read costs is known by depth.
   bool depends_on_depth() const { return !fits_.empty(); }

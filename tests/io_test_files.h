@@ -34,11 +34,18 @@ inline std::vector<std::byte> RandomBytes(size_t size, uint64_t seed = 1) {
 
 // A device of which an operation costs as much as 25,000 bytes, whatever the depth.
 inline DeviceProfile SlowOperations() {
-  auto model = DeviceModel::FromPoints(
-      "slow operations",
-      {{.random = true, .block = 4096, .range = std::nullopt, .megabytes_per_second = 100}});
+  constexpr double kOperationNs = 25'000, kNsPerByte = 1;
+  std::vector<DeviceModel::Point> points;
+  for (uint32_t block = 4096; block <= 1 << 20; block += 4096) {
+    points.push_back({.random = true,
+                      .block = block,
+                      .range = std::nullopt,
+                      .megabytes_per_second = 1e3 * block / (kOperationNs + kNsPerByte * block)});
+  }
+  auto model = DeviceModel::FromPoints("slow operations", std::move(points));
   DeviceProfile profile(std::move(*model));
-  profile.AddFit({.range = 1 << 30, .depth = 1, .operation_ns = 25'000, .ns_per_byte = 1});
+  profile.AddFit(
+      {.range = 1 << 30, .depth = 1, .operation_ns = kOperationNs, .ns_per_byte = kNsPerByte});
   return profile;
 }
 
