@@ -24,7 +24,7 @@ namespace {
 thread_local uint64_t g_allocations = 0;
 std::atomic<uint64_t> g_allocations_of_all = 0;  // threads
 
-void Count() {
+[[maybe_unused]] void Count() {
   ++g_allocations;
   g_allocations_of_all.fetch_add(1, std::memory_order_relaxed);
 }
