@@ -178,6 +178,18 @@ TEST_F(IobenchBadInputTest, AFileThatBecomesShorterUnderACellIsNamedWithTheOffse
   EXPECT_THAT(run.out, IsEmpty());
 }
 
+TEST_F(IobenchBadInputTest, ADamagedSectorUnderACellIsNamedWithItsOffset) {
+  RunSetup setup;
+  setup.damaged_offset = 1179648;
+  for (const Arguments& more : {Arguments{}, Arguments{"--bs", "64k"}}) {
+    const RunResult run = RunSluice(Endless(more), setup);
+    if (run.exit_code == kCannotRun) GTEST_SKIP() << "no filter of system calls here";
+    EXPECT_EQ(run.exit_code, kError);
+    EXPECT_THAT(run.err, AllOf(HasSubstr(file_), HasSubstr("1179648"), HasSubstr("Input/output")));
+    EXPECT_THAT(run.out, IsEmpty());
+  }
+}
+
 TEST_F(IobenchBadInputTest, AnErrorKeepsTheCellsThatWereMeasuredBefore) {
   RunSetup setup;
   setup.meanwhile = [this](int pid) {

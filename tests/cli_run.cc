@@ -1,11 +1,18 @@
 #include "tests/cli_run.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -37,6 +44,21 @@ void Redirect(int fd, const char* path, int flags) {
   }
 }
 
+// From here on, in this process: a filter of system calls that cannot be taken back.
+bool MakePreadFail(uint32_t offset) {
+  constexpr uint32_t kNumber = offsetof(seccomp_data, nr),
+                     kOffset = offsetof(seccomp_data, args[3]);
+  sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kNumber),
+                          BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_pread64, 0, 3),
+                          BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kOffset),  // the lower half
+                          BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, offset, 0, 1),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EIO),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program = {std::size(filter), filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
 }  // namespace
 
 RunResult RunSluice(const Arguments& arguments, RunSetup setup) {
@@ -60,6 +82,7 @@ RunResult RunProgram(const std::string& program, const Arguments& arguments, Run
     Redirect(STDERR_FILENO, setup.close_stderr ? nullptr : setup.stderr_path.c_str(), kWrite);
     constexpr uid_t kNobody = 65534;
     if (setup.as_nobody && geteuid() == 0 && setuid(kNobody) != 0) _exit(kCannotRun);
+    if (setup.damaged_offset != 0 && !MakePreadFail(setup.damaged_offset)) _exit(kCannotRun);
     execv(program.c_str(), argv.data());
     _exit(kCannotRun);
   }

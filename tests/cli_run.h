@@ -2,6 +2,7 @@
 #ifndef SLUICE_TESTS_CLI_RUN_H_
 #define SLUICE_TESTS_CLI_RUN_H_
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -22,6 +23,8 @@ struct RunSetup {
   bool close_stdout = false, close_stderr = false;
   // Run as another user than root, who may do everything.
   bool as_nobody = false;
+  // If not 0: pread at this offset of any file fails with EIO, as on a damaged medium.
+  uint32_t damaged_offset = 0;
   // Called in the parent when the program runs.
   std::function<void(int pid)> meanwhile;
 };
