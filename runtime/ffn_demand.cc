@@ -23,7 +23,7 @@ DemandFfn::DemandFfn(const FfnContext& context, const NeuronSelector& selector)
   damaged_.resize(d_ff);
   bundles_.resize(d_ff);
   down_.resize(d_ff);
-  ready_.reserve(d_ff);
+  for (auto* indices : {&wave_.hits, &wave_.misses, &landed_}) indices->reserve(d_ff);
   if (c_.map == nullptr) {
     pins_.resize(std::min(d_ff, c_.cache->n_slots()));
     wave_index_.resize(c_.cache->n_slots());
@@ -33,7 +33,7 @@ DemandFfn::DemandFfn(const FfnContext& context, const NeuronSelector& selector)
 
 size_t DemandFfn::ScratchBytes(uint32_t d_ff, uint32_t n_slots) {
   constexpr size_t kPerNeuron =
-      2 * sizeof(uint32_t) + sizeof(float) + 2 + 2 * sizeof(void*) + sizeof(IoRequest);
+      4 * sizeof(uint32_t) + sizeof(float) + 2 + 2 * sizeof(void*) + sizeof(IoRequest);
   return size_t{d_ff} * kPerNeuron + std::min(d_ff, n_slots) * sizeof(Pin) +
          size_t{n_slots} * sizeof(uint32_t);
 }
@@ -60,71 +60,58 @@ absl::Status DemandFfn::Run(uint32_t layer, std::span<const float> gate, const V
 }
 
 uint32_t DemandFfn::StartWave(uint32_t layer, uint32_t begin, uint32_t end) {
-  ready_.clear();
+  const auto positions = std::span(active_).subspan(begin, end - begin);
+  PinWave(*c_.cache, layer, positions, c_.io.room(), pins_, &wave_);
   reads_.clear();
-  auto last = std::min<uint32_t>(end - begin, static_cast<uint32_t>(pins_.size()));
-  for (uint32_t w = 0; w < last; ++w) pins_[w] = c_.cache->Find(layer, active_[begin + w]);
-  uint32_t count = 0;
-  for (; count < last; ++count) {
-    const uint32_t i = begin + count;
-    Pin& pin = pins_[count];
-    if (pin) {
-      ready_.push_back(count);
-    } else {
-      if (reads_.size() == c_.io.room()) break;
-      pin = c_.cache->Reserve(layer, active_[i], CacheSegment::kCold);
-      while (!pin && last > count + 1) {  // hits at the end of the wave hold the slots
-        pins_[--last].Reset();
-        pin = c_.cache->Reserve(layer, active_[i], CacheSegment::kCold);
-      }
-      if (!pin) break;
-      wave_index_[pin.slot()] = count;
-      reads_.push_back({c_.bundles().BundleOffset(layer, active_[i]), c_.bundles().stride,
-                        pin.data(), pin.slot()});
-    }
-    computed_[i] = false;
-    bundles_[i] = pin.data();
-    down_[i] = pin.data() + c_.bundles().down_offset();
+  for (const uint32_t w : wave_.misses) {
+    wave_index_[pins_[w].slot()] = w;
+    reads_.push_back({c_.bundles().BundleOffset(layer, positions[w]), c_.bundles().stride,
+                      pins_[w].data(), pins_[w].slot()});
   }
-  for (uint32_t w = count; w < last; ++w) pins_[w].Reset();
-  c_.cache->CountUses(layer, ready_.size(), reads_.size());
+  for (uint32_t w = 0; w < wave_.count(); ++w) SetBundle(begin + w, pins_[w].data());
+  c_.cache->CountUses(layer, wave_.hits.size(), wave_.misses.size());
   c_.io.SubmitSlots(reads_);
-  return count;
+  return wave_.count();
 }
 
 uint32_t DemandFfn::StartMappedWave(uint32_t layer, uint32_t begin, uint32_t end) {
-  ready_.clear();
+  wave_.hits.clear();
   for (uint32_t i = begin; i < end; ++i) {
-    computed_[i] = false;
-    bundles_[i] = c_.map + c_.bundles().BundleOffset(layer, active_[i]);
-    down_[i] = bundles_[i] + c_.bundles().down_offset();
-    ready_.push_back(i - begin);
+    SetBundle(i, c_.map + c_.bundles().BundleOffset(layer, active_[i]));
+    wave_.hits.push_back(i - begin);
   }
   return end - begin;
 }
 
+void DemandFfn::SetBundle(uint32_t i, const std::byte* bundle) {
+  computed_[i] = false;
+  bundles_[i] = bundle;
+  down_[i] = bundle + c_.bundles().down_offset();
+}
+
 absl::Status DemandFfn::FinishWave(uint32_t layer, std::span<const float> gate, const VectorView& x,
                                    uint32_t begin, uint32_t count, float* y) {
-  uint32_t missing = count - static_cast<uint32_t>(ready_.size());
-  SLUICE_RETURN_IF_ERROR(ComputeReady(layer, gate, x, begin, false));
+  uint32_t missing = count - static_cast<uint32_t>(wave_.hits.size());
+  SLUICE_RETURN_IF_ERROR(Compute(wave_.hits, layer, gate, x, begin, /*just_read=*/false));
   uint32_t cursor = AdvanceDown(begin, 0, count, missing == 0 ? 1 : kDownBatch, y);
   while (missing > 0) {
     SLUICE_RETURN_IF_ERROR(c_.io.Pump());
     if (c_.io.landed().empty()) SLUICE_RETURN_IF_ERROR(c_.io.WaitAndPump());
-    ready_.clear();
-    for (const uint32_t slot : c_.io.landed()) ready_.push_back(wave_index_[slot]);
+    landed_.clear();
+    for (const uint32_t slot : c_.io.landed()) landed_.push_back(wave_index_[slot]);
     c_.io.ClearLanded();
-    missing -= static_cast<uint32_t>(ready_.size());
-    SLUICE_RETURN_IF_ERROR(ComputeReady(layer, gate, x, begin, true));
+    missing -= static_cast<uint32_t>(landed_.size());
+    SLUICE_RETURN_IF_ERROR(Compute(landed_, layer, gate, x, begin, /*just_read=*/true));
     cursor = AdvanceDown(begin, cursor, count, missing == 0 ? 1 : kDownBatch, y);
   }
   return absl::OkStatus();
 }
 
-absl::Status DemandFfn::ComputeReady(uint32_t layer, std::span<const float> gate,
-                                     const VectorView& x, uint32_t begin, bool just_read) {
+absl::Status DemandFfn::Compute(std::span<const uint32_t> ready, uint32_t layer,
+                                std::span<const float> gate, const VectorView& x, uint32_t begin,
+                                bool just_read) {
   const size_t grain = WorthwhileGrain(c_.bundles().row_bytes(), kRowUnit);
-  c_.pool.Run(ready_.size(), grain, [&](size_t first, size_t last, int) {
+  c_.pool.Run(ready.size(), grain, [&](size_t first, size_t last, int) {
     constexpr size_t kBatch = 64;
     const std::byte* rows[kBatch];
     float up[kBatch];
@@ -133,19 +120,19 @@ absl::Status DemandFfn::ComputeReady(uint32_t layer, std::span<const float> gate
       set.pointers = rows;
       set.n_rows = std::min(kBatch, last - b);
       for (size_t r = 0; r < set.n_rows; ++r) {
-        const uint32_t w = ready_[b + r], i = begin + w;
+        const uint32_t w = ready[b + r], i = begin + w;
         rows[r] = bundles_[i];
         const bool check = just_read || c_.MustCheckMapped(layer, active_[i]);
         damaged_[w] = check && !c_.file.BundleIsIntact(layer, active_[i], c_.payload(bundles_[i]));
       }
       c_.kernels.dot[c_.type()](set, c_.bundles().d_model, &x, 1, up, kBatch);
       for (size_t r = 0; r < set.n_rows; ++r) {
-        const uint32_t i = begin + ready_[b + r];
+        const uint32_t i = begin + ready[b + r];
         coefficients_[i] = c_.Act(gate[active_[i]]) * up[r];
       }
     }
   });
-  for (const uint32_t w : ready_) {
+  for (const uint32_t w : ready) {
     const uint32_t i = begin + w, position = active_[i];
     if (c_.map != nullptr) {
       if (damaged_[w]) return c_.Damaged(layer, position);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cache/wave.h"
 #include "predictor/neuron_selector.h"
 #include "runtime/ffn_context.h"
 
@@ -42,9 +43,10 @@ class DemandFfn {
   uint32_t StartMappedWave(uint32_t layer, uint32_t begin, uint32_t end);
   absl::Status FinishWave(uint32_t layer, std::span<const float> gate, const VectorView& x,
                           uint32_t begin, uint32_t count, float* y);
-  // Up dots of the bundles in ready_; those that were `just_read` are checked first.
-  absl::Status ComputeReady(uint32_t layer, std::span<const float> gate, const VectorView& x,
-                            uint32_t begin, bool just_read);
+  void SetBundle(uint32_t i, const std::byte* bundle);  // by index in active_
+  // Up dots of the bundles at these indices in the wave; those `just_read` are checked first.
+  absl::Status Compute(std::span<const uint32_t> ready, uint32_t layer, std::span<const float> gate,
+                       const VectorView& x, uint32_t begin, bool just_read);
   // Adds down columns from `cursor` to the first bundle of the wave that is not computed yet.
   uint32_t AdvanceDown(uint32_t begin, uint32_t cursor, uint32_t count, uint32_t least, float* y);
 
@@ -58,7 +60,8 @@ class DemandFfn {
   std::vector<const std::byte*> down_;     // by index in active_
   std::vector<Pin> pins_;                  // by index in the wave
   std::vector<uint32_t> wave_index_;       // by slot: index in the wave
-  std::vector<uint32_t> ready_;            // indices in the wave to compute now
+  Wave wave_;
+  std::vector<uint32_t> landed_;  // indices in the wave
   std::vector<IoRequest> reads_;
   uint32_t n_last_ = 0;  // of active_, in the last call
   uint64_t n_active_ = 0, n_neurons_ = 0;

@@ -29,31 +29,18 @@ std::span<const IoRequest> MissReplay::Next(uint32_t token, uint32_t layer) {
   trace_.Get(token, layer, &active_);
   reads_.clear();
   const BundleLayout& bundles = file_.bundles();
-  for (size_t begin = 0; begin < active_.size();) {  // in waves, as DemandFfn does
-    const size_t most = std::min(active_.size() - begin, pins_.size());
-    for (size_t w = 0; w < most; ++w) pins_[w] = cache_->Find(layer, active_[begin + w]);
-    size_t count = 0, last = most;
-    for (; count < last; ++count) {
-      const uint32_t position = active_[begin + count];
-      Pin& pin = pins_[count];
-      if (pin) {
-        ++hits_;
-        continue;
-      }
-      while (true) {
-        pin = cache_->Reserve(layer, position, CacheSegment::kCold);
-        if (pin || last == count + 1) break;
-        pins_[--last].Reset();  // hits at the end of the wave hold the slots
-      }
-      if (!pin) break;
-      cache_->MarkLoaded(pin.slot());
-      reads_.push_back(
-          {bundles.BundleOffset(layer, position), bundles.stride, pin.data(), pin.slot()});
-      ++misses_;
+  for (size_t begin = 0; begin < active_.size(); begin += wave_.count()) {
+    const auto positions = std::span<const uint32_t>(active_).subspan(begin);
+    PinWave(*cache_, layer, positions, positions.size(), pins_, &wave_);
+    if (wave_.count() == 0) break;  // no slot at all
+    for (const uint32_t w : wave_.misses) {
+      cache_->MarkLoaded(pins_[w].slot());
+      reads_.push_back({bundles.BundleOffset(layer, positions[w]), bundles.stride, pins_[w].data(),
+                        pins_[w].slot()});
     }
-    for (size_t w = 0; w < last; ++w) pins_[w].Reset();
-    if (count == 0) break;  // no slot at all
-    begin += count;
+    for (uint32_t w = 0; w < wave_.count(); ++w) pins_[w].Reset();
+    hits_ += wave_.hits.size();
+    misses_ += wave_.misses.size();
   }
   return reads_;
 }

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "cache/neuron_cache.h"
+#include "cache/wave.h"
 #include "io/io_request.h"
 #include "layout/sluice_file.h"
 #include "predictor/activation_trace.h"
@@ -40,6 +41,7 @@ class MissReplay {
   std::unique_ptr<NeuronCache> cache_;
   std::vector<uint32_t> active_;
   std::vector<Pin> pins_;
+  Wave wave_;
   std::vector<IoRequest> reads_;
   uint64_t hits_ = 0, misses_ = 0;
 };

@@ -6,9 +6,12 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "cache/neuron_cache.h"
+#include "cache/wave.h"
 
 namespace sluice {
 namespace {
@@ -360,6 +363,52 @@ class RandomOperations {
   std::vector<HeldPin> held_;
   int n_hot_ = 0;
 };
+
+TEST(WaveTest, HitsArePinnedBeforeAnyMissTakesASlot) {
+  const auto cache = MakeCache(3);
+  for (const uint32_t position : {5u, 6u, 7u}) Load(*cache, 0, position);
+  Pin pins[3];
+  Wave wave;
+  // The least recently used one, 5, comes last; the miss before it must take another.
+  PinWave(*cache, 0, std::vector<uint32_t>{1, 6, 5}, 8, pins, &wave);
+  EXPECT_EQ(wave.misses, std::vector<uint32_t>{0});
+  EXPECT_EQ(wave.hits, (std::vector<uint32_t>{1, 2}));
+  EXPECT_FALSE(cache->Contains(0, 7));
+  EXPECT_FALSE(pins[0].loaded());
+  EXPECT_EQ(ReadMark(pins[2]), Mark(0, 5));
+}
+
+TEST(WaveTest, HitsAtTheEndGiveWayWhereTheyHoldAllSlots) {
+  const auto cache = MakeCache(2);
+  for (const uint32_t position : {8u, 9u}) Load(*cache, 0, position);
+  Pin pins[3];
+  Wave wave;
+  PinWave(*cache, 0, std::vector<uint32_t>{1, 9, 8}, 8, pins, &wave);
+  EXPECT_EQ(wave.misses, std::vector<uint32_t>{0});
+  EXPECT_EQ(wave.hits, std::vector<uint32_t>{1});
+  EXPECT_FALSE(pins[2]);
+  EXPECT_FALSE(cache->Contains(0, 8)) << "position 1 has its slot now";
+}
+
+TEST(WaveTest, EndsAtItsBounds) {
+  const auto cache = MakeCache(8);
+  Load(*cache, 0, 3);
+  Pin pins[4];
+  Wave wave;
+  const std::vector<uint32_t> positions = {1, 2, 3, 4, 5, 6};
+  PinWave(*cache, 0, positions, 8, pins, &wave);
+  EXPECT_EQ(wave.count(), 4u) << "as many as there are pins";
+  for (Pin& pin : pins) {
+    if (!pin.loaded()) cache->Discard(std::move(pin));
+    pin.Reset();
+  }
+  PinWave(*cache, 0, positions, 2, pins, &wave);
+  EXPECT_EQ(wave.misses, (std::vector<uint32_t>{0, 1}));
+  EXPECT_EQ(wave.hits, std::vector<uint32_t>{2});
+  EXPECT_FALSE(pins[3]);
+  PinWave(*MakeCache(0), 0, positions, 8, std::span<Pin>(), &wave);
+  EXPECT_EQ(wave.count(), 0u);
+}
 
 TEST(NeuronCacheTest, BehavesLikeAPlainModelUnderRandomOperations) {
   for (const uint32_t n_slots : {1u, 3u, 8u, 20u}) {
