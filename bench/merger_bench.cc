@@ -181,8 +181,8 @@ absl::Status RunBench(const Flags& flags) {
   std::unique_ptr<DeviceProfile> profile;
   const std::string source = flags.emulate.empty() ? flags.device : flags.emulate;
   if (source == "auto") {
-    SLUICE_ASSIGN_OR_RETURN(auto probed,
-                            ProbeDevice(flags.model, file->bundles().layer_bytes(), nullptr));
+    SLUICE_ASSIGN_OR_RETURN(
+        auto probed, ProbeDevice(flags.model, file->bundles().layer_bytes(), UINT64_MAX, nullptr));
     profile = std::make_unique<DeviceProfile>(std::move(probed.profile));
   } else {
     SLUICE_ASSIGN_OR_RETURN(auto loaded, DeviceProfile::Load(source));

@@ -47,7 +47,7 @@ class ProbeTest : public testing::Test {
   }
 
   static ProbedDevice Probe(const std::string& path) {
-    auto device = ProbeDevice(path, kRange, nullptr);
+    auto device = ProbeDevice(path, kRange, 0, nullptr);
     EXPECT_TRUE(device.ok()) << device.status();
     if (!device.ok()) return {DeviceProfile(*DeviceModel::FromPoints("", {{}})), ""};
     EXPECT_FALSE(device->profile.fits().empty());
@@ -108,6 +108,8 @@ TEST_F(ProbeTest, IsMadeAgainWhenWhatIsKeptIsOfNoUse) {
       "{\"measured_on\": 7}",
       std::string(100'000, '['),
       absl::StrReplaceAll(good, {{"measured_on", "measured"}}),
+      absl::StrReplaceAll(good, {{"in_flight\": ", "in_flight\": -"}}),
+      absl::StrReplaceAll(good, {{"in_flight\": ", "in_flight\": \"many\", \"x\": "}}),
       absl::StrReplaceAll(good, {{"inode ", "inode 1"}}),
       absl::StrReplaceAll(good, {{"\"read_MBps\"", "\"read\""}}),
       absl::StrReplaceAll(good, {{"\"operation_ns\": ", "\"operation_ns\": -1"}}),
@@ -118,6 +120,20 @@ TEST_F(ProbeTest, IsMadeAgainWhenWhatIsKeptIsOfNoUse) {
     SCOPED_TRACE(text.substr(0, 200));
     ExpectMeasuredAndKept();
   }
+}
+
+TEST_F(ProbeTest, IsMadeAgainWhenMoreMemoryShowsMore) {
+  const auto note = [&](uint64_t memory) {
+    const auto probed = ProbeDevice(path_, kRange, memory, nullptr);
+    EXPECT_TRUE(probed.ok()) << probed.status();
+    return probed.ok() ? probed->note : "";
+  };
+  EXPECT_THAT(note(0), StartsWith("measured in "));
+  EXPECT_THAT(note(2 << 20), StartsWith("measured before"));
+  EXPECT_THAT(note(4 << 20), StartsWith("measured in "));
+  EXPECT_THAT(note(0), StartsWith("measured before"));
+  EXPECT_THAT(note(UINT64_MAX), StartsWith("measured in "));
+  EXPECT_THAT(note(16 << 20), StartsWith("measured before"));
 }
 
 TEST_F(ProbeTest, WhatWasKeptForAnotherFileIsNotUsed) {
@@ -145,7 +161,7 @@ TEST_F(ProbeTest, ANameThatIsNoTextIsNoObstacle) {
 
 TEST_F(ProbeTest, WhatCannotBeMeasuredIsRefusedByName) {
   const auto refuse = [](const std::string& path, const std::string& what) {
-    const absl::Status status = ProbeDevice(path, kRange, nullptr).status();
+    const absl::Status status = ProbeDevice(path, kRange, 0, nullptr).status();
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(path), HasSubstr(what)));
     EXPECT_FALSE(std::filesystem::exists(ProbeCachePath(path)));
@@ -167,7 +183,7 @@ TEST_F(ProbeTest, WhatCannotBeMeasuredIsRefusedByName) {
 
 TEST_F(ProbeTest, AStopCancelsIt) {
   const std::atomic<int> stop{1};
-  EXPECT_TRUE(absl::IsCancelled(ProbeDevice(path_, kRange, &stop).status()));
+  EXPECT_TRUE(absl::IsCancelled(ProbeDevice(path_, kRange, 0, &stop).status()));
   EXPECT_FALSE(std::filesystem::exists(kept_));
 }
 

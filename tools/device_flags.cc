@@ -31,8 +31,8 @@ absl::StatusOr<CoreClass> ParseCoreClass(const std::string& name) {
       absl::StrCat("--emulate-core is \"", name, "\"; known are big, middle, little"));
 }
 
-absl::StatusOr<Device> ReadDevice(const DeviceFlags& flags, const SluiceFile& model, bool wanted,
-                                  const std::atomic<int>* stop) {
+absl::StatusOr<Device> ReadDevice(const DeviceFlags& flags, const SluiceFile& model,
+                                  uint64_t probe_memory, const std::atomic<int>* stop) {
   Device device;
   SLUICE_ASSIGN_OR_RETURN(device.emulated_core, ParseCoreClass(flags.emulate_core));
   std::shared_ptr<const DeviceProfile> emulated;
@@ -50,8 +50,8 @@ absl::StatusOr<Device> ReadDevice(const DeviceFlags& flags, const SluiceFile& mo
   } else if (emulated != nullptr) {
     device.profile = emulated;
     device.note = "that of the emulation";
-  } else if (wanted) {
-    auto probed = ProbeDevice(model.path(), model.bundles().layer_bytes(), stop);
+  } else if (probe_memory > 0) {
+    auto probed = ProbeDevice(model.path(), model.bundles().layer_bytes(), probe_memory, stop);
     if (absl::IsCancelled(probed.status())) return probed.status();
     if (probed.ok()) {
       device.profile = std::make_shared<const DeviceProfile>(std::move(probed->profile));

@@ -31,10 +31,11 @@ struct Device {
 };
 
 // Loads the profiles that the flags name. With `--device auto` the profile is that of the emulated
-// device, or else comes from a probe of the device under the model, unless `wanted` is false.
+// device, or else comes from a probe of the device under the model that may take so many bytes of
+// memory; if that is 0, none is made.
 // InvalidArgument if a flag is wrong; only a probe that fails is no error but a note.
-absl::StatusOr<Device> ReadDevice(const DeviceFlags& flags, const SluiceFile& model, bool wanted,
-                                  const std::atomic<int>* stop);
+absl::StatusOr<Device> ReadDevice(const DeviceFlags& flags, const SluiceFile& model,
+                                  uint64_t probe_memory, const std::atomic<int>* stop);
 
 // Lets the decoder read through the emulated device, if there is one, and use the profile.
 void UseDevice(const Device& device, DecoderOptions* options);

@@ -282,7 +282,8 @@ int RunGenerate(const GenerateFlags& flags) {
   request.stop = &signals.received();
   // A profile is of use where reads go on after the first pass.
   const bool reads = !plan->request.mapped && plan->total < plan->everything;
-  const auto device = ReadDevice(flags.device, **file, reads, request.stop);
+  const uint64_t probe_memory = reads ? plan->total / 2 : 0;  // of which nothing is in use yet
+  const auto device = ReadDevice(flags.device, **file, probe_memory, request.stop);
   if (absl::IsCancelled(device.status())) return signals.exit_code();
   if (!device.ok()) return ReportUsage(device.status());
   if (!device->note.empty()) absl::FPrintF(stderr, "device: %s\n", device->note);

@@ -89,7 +89,7 @@ class Planner {
   }
 
   absl::Status FindDevice(const std::atomic<int>* stop) {
-    SLUICE_ASSIGN_OR_RETURN(device_, ReadDevice(flags_.device, *file_, /*wanted=*/true, stop));
+    SLUICE_ASSIGN_OR_RETURN(device_, ReadDevice(flags_.device, *file_, budgets_.front() / 2, stop));
     if (device_.profile == nullptr) {
       return absl::FailedPreconditionError(
           absl::StrCat(device_.note, "; a plan needs a device profile: give one with --device"));

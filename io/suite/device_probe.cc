@@ -29,7 +29,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr char kTie[] = "measured_on";
+constexpr char kTie[] = "measured_on", kMemory[] = "measured_with_bytes_in_flight";
+// That much of the memory that a process may have beside its budget is free at its start; the other
+// is as much as the deepest queue of the largest block takes.
+constexpr uint64_t kLeastMemory = 2 << 20, kMostMemory = 16 << 20;
 // Ranges below this differ little on any device, and hold too few large blocks.
 constexpr uint64_t kLeastRange = 128 << 20;
 
@@ -49,8 +52,9 @@ absl::StatusOr<ProbedFile> Identify(const std::string& path) {
   return file;
 }
 
-// What is kept, if it is of this file; anything else is measured again.
-std::optional<DeviceProfile> LoadKept(const std::string& kept, const ProbedFile& file) {
+// What is kept, if it is of this file, and as much was in flight; anything else is measured again.
+std::optional<DeviceProfile> LoadKept(const std::string& kept, const ProbedFile& file,
+                                      uint64_t memory) {
   constexpr size_t kLargest = 1 << 20;
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(kept, ignored)) return std::nullopt;  // a FIFO would wait
@@ -59,7 +63,8 @@ std::optional<DeviceProfile> LoadKept(const std::string& kept, const ProbedFile&
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(in.gcount()));
   const Json document = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!document.is_object() || !document.contains(kTie) || document[kTie] != file.identity) {
+  if (!document.is_object() || !document.contains(kTie) || document[kTie] != file.identity ||
+      !document.contains(kMemory) || !document[kMemory].is_number() || document[kMemory] < memory) {
     return std::nullopt;
   }
   auto profile = DeviceProfile::Parse(text, kept);
@@ -67,9 +72,11 @@ std::optional<DeviceProfile> LoadKept(const std::string& kept, const ProbedFile&
   return *std::move(profile);
 }
 
-absl::Status Keep(const std::string& kept, const ProbedFile& file, const DeviceProfile& profile) {
+absl::Status Keep(const std::string& kept, const ProbedFile& file, uint64_t memory,
+                  const DeviceProfile& profile) {
   Json document = Json::parse(profile.ToJson());
   document[kTie] = file.identity;
+  document[kMemory] = memory;
   const std::string text = document.dump(2) + "\n";
   AtomicFile::Options options;
   options.overwrite = true;
@@ -78,9 +85,9 @@ absl::Status Keep(const std::string& kept, const ProbedFile& file, const DeviceP
   return out->Commit();
 }
 
-// Twelve cells of 0.11 s. No cell has more than 2 MiB in flight: that much of the memory that a
-// process may have beside its budget is free at its start.
-std::vector<LoadSpec> Cells(const ProbedFile& file, uint64_t range, LoadEngine engine) {
+// At most fourteen cells of 0.11 s.
+std::vector<LoadSpec> Cells(const ProbedFile& file, uint64_t range, uint64_t memory,
+                            LoadEngine engine) {
   LoadSpec base;
   base.engine = engine;
   base.warm_up_s = 0.02;
@@ -93,13 +100,14 @@ std::vector<LoadSpec> Cells(const ProbedFile& file, uint64_t range, LoadEngine e
   random.depths = {1, 4, 32};
   Axes large = random;
   large.blocks = {524288};
-  large.depths = {1, 4};
   Axes stream = large;
   stream.random = {false};
-  stream.depths = {4};
+  stream.depths = {4, 32};
   std::vector<LoadSpec> cells;
   for (const Axes& axes : {random, large, stream}) {
-    for (const LoadSpec& spec : ExpandAxes(axes, file.size, base)) cells.push_back(spec);
+    for (const LoadSpec& spec : ExpandAxes(axes, file.size, base)) {
+      if (uint64_t{spec.block} * spec.depth <= memory) cells.push_back(spec);
+    }
   }
   return cells;
 }
@@ -108,11 +116,12 @@ std::vector<LoadSpec> Cells(const ProbedFile& file, uint64_t range, LoadEngine e
 
 std::string ProbeCachePath(const std::string& path) { return path + ".device.json"; }
 
-absl::StatusOr<ProbedDevice> ProbeDevice(const std::string& path, uint64_t range,
+absl::StatusOr<ProbedDevice> ProbeDevice(const std::string& path, uint64_t range, uint64_t memory,
                                          const std::atomic<int>* stop) {
+  memory = std::clamp(memory, kLeastMemory, kMostMemory);
   SLUICE_ASSIGN_OR_RETURN(const ProbedFile file, Identify(path));
   const std::string kept = ProbeCachePath(path);
-  if (auto profile = LoadKept(kept, file)) {
+  if (auto profile = LoadKept(kept, file, memory)) {
     return ProbedDevice{*std::move(profile), absl::StrCat("measured before, kept in ", kept)};
   }
   const uint64_t begin_ns = NowNs();
@@ -126,13 +135,13 @@ absl::StatusOr<ProbedDevice> ProbeDevice(const std::string& path, uint64_t range
   options.gate_limit_s = 0;
   options.stop = stop;
   std::vector<CellResult> results;
-  SLUICE_RETURN_IF_ERROR(RunSuite(path, Cells(file, range, engine), options, &results));
+  SLUICE_RETURN_IF_ERROR(RunSuite(path, Cells(file, range, memory, engine), options, &results));
   const auto profile = FitProfile(absl::StrCat("a short probe of ", path), results, {}, file.size);
   if (!profile.ok() || profile->fits().empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, ": is too small for a probe of its device"));
   }
-  const absl::Status status = Keep(kept, file, *profile);
+  const absl::Status status = Keep(kept, file, memory, *profile);
   const double seconds = static_cast<double>(NowNs() - begin_ns) / 1e9;
   std::string note = absl::StrFormat("measured in %.1f s, ", seconds);
   absl::StrAppend(&note, status.ok() ? absl::StrCat("kept in ", kept)

@@ -22,11 +22,12 @@ struct ProbedDevice {
 std::string ProbeCachePath(const std::string& path);
 
 // What the device under the file at `path` costs for random reads within `range` bytes: from the
-// file kept beside it if that was measured on this file and kernel, else measured now, in less than
-// two seconds of reading, with io_uring where it works, and kept if the folder allows it (the note
-// says if not). FailedPrecondition if the file cannot be read past the page cache or is too small;
-// Cancelled once *stop is not 0.
-absl::StatusOr<ProbedDevice> ProbeDevice(const std::string& path, uint64_t range,
+// file kept beside it if that was measured on this file and kernel with as much memory, else
+// measured now, in less than two seconds of reading, with io_uring where it works, and kept if the
+// folder allows it (the note says if not). Large reads are measured as deep as `memory` bytes of
+// buffers allow; 2 MiB are taken in any case, and never more than 16 MiB. FailedPrecondition if the
+// file cannot be read past the page cache or is too small; Cancelled once *stop is not 0.
+absl::StatusOr<ProbedDevice> ProbeDevice(const std::string& path, uint64_t range, uint64_t memory,
                                          const std::atomic<int>* stop);
 
 }  // namespace sluice
