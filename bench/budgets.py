@@ -13,11 +13,11 @@ with the lowest and highest rate beside them. Weights that stay in memory are re
 loads, mapped ones when they are used: the time to the first token is load + TTFT.
 """
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
+
+from commands import try_json
 
 PROGRAM_BYTES = 16 << 20
 V1 = "/sys/fs/cgroup/memory"
@@ -64,12 +64,7 @@ def drop_caches():
 
 def run(command, limit=None):
     drop_caches()
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          preexec_fn=limit.enter if limit else None, check=False)
-    if done.returncode != 0:
-        print(f"failed ({done.returncode}): {' '.join(command)}\n{done.stderr}", file=sys.stderr)
-        return None
-    return json.loads(done.stdout)
+    return try_json(command, before=limit.enter if limit else None)
 
 
 def measure(sluice, model, budget, options):

@@ -18,9 +18,6 @@
 namespace sluice {
 namespace {
 
-// Fewer tokens than this go through the FFN one by one, reading only active bundles; with more, the
-// union of their active sets is most of the layer and large reads win.
-constexpr uint32_t kStreamTokens = 8;
 constexpr uint64_t kSpinNs = 50'000;  // before a worker parks
 
 StreamFfn::Options StreamOptions(const MemoryPlan& plan, const ModelConfig& config) {
@@ -116,9 +113,8 @@ absl::Status Decoder::OpenIo(const DecoderOptions& options) {
   thread_options.core = options.io_core;
   schedule_note_ = absl::StrCat("reads: at most ", engine->depth(), " in flight; ");
   if (profile != nullptr) {
-    thread_options.merger =
-        std::make_unique<ReadMerger>(*profile, file_.bundles().layer_bytes(), engine_options.depth,
-                                     ReadMerger::MarginFor(*profile));
+    thread_options.merger = std::make_unique<ReadMerger>(
+        *profile, file_.bundles().layer_bytes(), engine->depth(), ReadMerger::MarginFor(*profile));
     absl::StrAppend(&schedule_note_, "merged by the costs of ", profile->model().name());
   } else {
     schedule_note_ += "not merged, no device profile";

@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-constexpr uint32_t kLoadRead = 1 << 20;
+constexpr uint32_t kLoadRead = 1 << 20, kLeastPiece = 512;
 
 // Time of reading so many bytes in order, in reads of this size.
 double StreamNs(const DeviceProfile& profile, double bytes, uint32_t read_bytes) {
@@ -21,20 +21,67 @@ double StreamNs(const DeviceProfile& profile, double bytes, uint32_t read_bytes)
   return bytes / read_bytes * ns;
 }
 
-// Bytes of the matrices that every token streams.
-double StreamedMatrixBytes(const SluiceFile& file, const MemoryPlan& plan) {
+TokenStage MatrixStage(const SluiceFile& file, const MemoryPlan& plan, MatrixRole role,
+                       uint32_t layer) {
+  const uint32_t i = file.MatrixIndex(role, layer);
+  const auto bytes = static_cast<double>(file.matrix(i).n_bytes());
+  return plan.resident[i] ? TokenStage{.kept_bytes = bytes} : TokenStage{.stream_bytes = bytes};
+}
+
+// In order of use, with the FFN of a layer empty; of the embedding only a tile is looked up, which
+// does not count.
+constexpr MatrixRole kLayerMatrices[] = {MatrixRole::kQ, MatrixRole::kK, MatrixRole::kV,
+                                         MatrixRole::kO, MatrixRole::kGate};
+std::vector<TokenStage> Stages(const SluiceFile& file, const MemoryPlan& plan) {
+  std::vector<TokenStage> stages;
+  for (uint32_t l = 0; l < file.config().n_layers; ++l) {
+    for (const MatrixRole role : kLayerMatrices) {
+      stages.push_back(MatrixStage(file, plan, role, l));
+    }
+    stages.push_back({});
+  }
+  stages.push_back(MatrixStage(file, plan, MatrixRole::kHead, 0));
+  return stages;
+}
+TokenStage& FfnStage(std::vector<TokenStage>& stages, uint32_t layer) {
+  constexpr size_t kPerLayer = std::size(kLayerMatrices) + 1;
+  return stages[(layer + 1) * kPerLayer - 1];
+}
+
+double ResidentBytes(const SluiceFile& file, const MemoryPlan& plan) {
   double bytes = 0;
-  for (size_t i = 0; i < plan.resident.size(); ++i) {
-    const MatrixEntry& m = file.matrix(static_cast<uint32_t>(i));
-    const bool head = file.MatrixIndex(MatrixRole::kHead, 0) == i;
-    const bool looked_up = m.role == MatrixRole::kEmbedding && !head;  // a tile, not all
-    if (!plan.resident[i]) bytes += static_cast<double>(looked_up ? m.tile_stride : m.n_bytes());
+  for (uint32_t i = 0; i < plan.resident.size(); ++i) {
+    if (plan.resident[i]) bytes += static_cast<double>(file.matrix(i).n_bytes());
   }
   return bytes;
 }
 
-double AllBundleBytes(const SluiceFile& file) {
-  return static_cast<double>(file.bundles().layer_bytes()) * file.config().n_layers;
+// What passes through the ring; the FFNs are left empty.
+TokenWork MatrixWork(const SluiceFile& file, const MemoryPlan& plan, const DeviceProfile& profile) {
+  TokenWork work;
+  work.stages = Stages(file, plan);
+  work.piece_bytes = std::max(kLeastPiece, plan.piece_bytes);
+  work.n_buffers = plan.n_buffers;
+  work.piece_ns = StreamNs(profile, work.piece_bytes, work.piece_bytes);
+  return work;
+}
+
+// All bundles of every layer, of which this share is in the cache.
+void AddBundles(const SluiceFile& file, double kept, TokenWork& work) {
+  const auto bytes = static_cast<double>(file.bundles().layer_bytes());
+  for (uint32_t l = 0; l < file.config().n_layers; ++l) {
+    FfnStage(work.stages, l) = {.kept_bytes = kept * bytes, .stream_bytes = (1 - kept) * bytes};
+  }
+}
+
+// The tokens of a chunk use a matrix together, and go through an FFN one by one.
+void RepeatFfns(const SluiceFile& file, uint32_t n_tokens, TokenWork& work) {
+  for (uint32_t l = 0; l < file.config().n_layers; ++l) {
+    TokenStage& stage = FfnStage(work.stages, l);
+    stage = {.kept_bytes = stage.kept_bytes * n_tokens,
+             .miss_bytes = stage.miss_bytes * n_tokens,
+             .miss_ns = stage.miss_ns * n_tokens};
+  }
 }
 
 // The first quarter of the trace warms the cache and is not counted.
@@ -44,6 +91,7 @@ absl::Status AddMisses(const SluiceFile& file, const MemoryPlan& plan, const Dev
   ReadMerger merger(profile, file.bundles().layer_bytes(), depth, ReadMerger::MarginFor(profile));
   SLUICE_ASSIGN_OR_RETURN(const auto replay, MissReplay::Create(file, trace, plan.n_slots));
   const uint32_t warm = trace.n_tokens() / 4;
+  const double n = trace.n_tokens() - warm, stride = file.bundles().stride;
   uint64_t hits = 0, misses = 0;
   for (uint32_t t = 0; t < trace.n_tokens(); ++t) {
     if (t == warm) {
@@ -51,21 +99,53 @@ absl::Status AddMisses(const SluiceFile& file, const MemoryPlan& plan, const Dev
       misses = replay->misses();
     }
     for (uint32_t l = 0; l < trace.n_layers(); ++l) {
+      const uint64_t hits_before = replay->hits();
       const std::span<const IoRequest> reads = replay->Next(t, l);
       if (t < warm) continue;
       const MergedBatch batch = MergeAll(merger, reads);
-      demand.miss_bytes += batch.bytes;
-      demand.miss_operations += batch.operations;
-      demand.miss_ns += batch.ns;
+      demand.miss_bytes += batch.bytes / n;
+      demand.miss_operations += batch.operations / n;
+      demand.miss_ns += batch.ns / n;
+      TokenStage& stage = FfnStage(demand.work.stages, l);
+      stage.kept_bytes += static_cast<double>(replay->hits() - hits_before) * stride / n;
+      stage.miss_bytes += static_cast<double>(reads.size()) * stride / n;
+      stage.miss_ns += batch.ns / n;
     }
   }
-  const double n = trace.n_tokens() - warm;
-  for (double* sum : {&demand.miss_bytes, &demand.miss_operations, &demand.miss_ns}) *sum /= n;
   hits = replay->hits() - hits;
   misses = replay->misses() - misses;
   demand.hit_rate =
       static_cast<double>(hits) / static_cast<double>(std::max<uint64_t>(1, hits + misses));
   return absl::OkStatus();
+}
+
+// By how much longer computing with a byte takes if it was just read: two runs with the same work,
+// of which more was read in one.
+double FlashWeight(const MeasuredRun& least, const MeasuredRun& most) {
+  constexpr double kMost = 16;
+  double bytes = 0, flash = 0, more = 0;
+  for (const TokenStage& s : least.demand.work.stages) {
+    flash += s.stream_bytes + s.miss_bytes;
+    bytes += s.kept_bytes + s.stream_bytes + s.miss_bytes;
+  }
+  for (const TokenStage& s : most.demand.work.stages) more += s.stream_bytes + s.miss_bytes;
+  if (more - flash < 0.1 * bytes) return 1;
+  const double extra_ns = (most.compute_ns - least.compute_ns) / (more - flash);
+  const double kept_ns = (least.compute_ns - flash * extra_ns) / bytes;
+  return kept_ns > 0 ? std::clamp(1 + extra_ns / kept_ns, 1.0, kMost) : kMost;
+}
+
+// The factor that explains the measured time of a token; 1 if reading is modelled to take less than
+// a fiftieth of it.
+double IoFactor(const MeasuredRun& run, TokenCost cost) {
+  constexpr double kNoticeable = 0.02, kSteps = 40;
+  if (run.demand.stream_ns + run.demand.miss_ns < kNoticeable * run.token_ns) return 1;
+  double least = 0.25, most = 8;  // more reading never makes a token faster
+  for (int i = 0; i < kSteps; ++i) {
+    cost.io_factor = std::sqrt(least * most);
+    (TokenNs(run.demand.work, cost) < run.token_ns ? least : most) = cost.io_factor;
+  }
+  return cost.io_factor;
 }
 
 }  // namespace
@@ -74,80 +154,98 @@ absl::StatusOr<FlashDemand> ForecastDemand(const SluiceFile& file, const MemoryP
                                            const DeviceProfile& profile,
                                            const ActivationTrace* trace) {
   FlashDemand demand;
-  demand.stream_bytes = StreamedMatrixBytes(file, plan);
-  const double all = static_cast<double>(file.config().d_ff) * file.config().n_layers;
+  demand.work = MatrixWork(file, plan, profile);
   if (trace == nullptr) {
+    const double all = static_cast<double>(file.config().d_ff) * file.config().n_layers;
     demand.hit_rate = plan.n_slots / all;
-    demand.stream_bytes += (1 - demand.hit_rate) * AllBundleBytes(file);
-  } else if (plan.holds_all_bundles) {
-    demand.hit_rate = 1;
+    AddBundles(file, demand.hit_rate, demand.work);
   } else if (trace->n_tokens() > 0) {
     SLUICE_RETURN_IF_ERROR(AddMisses(file, plan, profile, *trace, demand));
   }
-  demand.stream_operations = demand.stream_bytes / std::max(1u, plan.piece_bytes);
-  demand.stream_ns = StreamNs(profile, demand.stream_bytes, std::max(512u, plan.piece_bytes));
+  if (plan.holds_all_bundles) {  // what the replay had to fetch first, loading fetches
+    demand.hit_rate = 1;
+    demand.miss_bytes = demand.miss_operations = demand.miss_ns = 0;
+    for (uint32_t l = 0; l < file.config().n_layers; ++l) {
+      TokenStage& stage = FfnStage(demand.work.stages, l);
+      stage = {.kept_bytes = stage.kept_bytes + stage.stream_bytes + stage.miss_bytes};
+    }
+  }
+  for (const TokenStage& s : demand.work.stages) demand.stream_bytes += s.stream_bytes;
+  demand.stream_operations = demand.stream_bytes / demand.work.piece_bytes;
+  demand.stream_ns = demand.stream_operations * demand.work.piece_ns;
   return demand;
 }
 
-void MeasuredCost::Add(const Run& run) {
-  const auto after = std::find_if(runs.begin(), runs.end(),
-                                  [&](const Run& r) { return r.flash_bytes > run.flash_bytes; });
-  runs.insert(after, run);
-}
-
-MeasuredCost::Run MeasuredCost::At(double flash_bytes) const {
-  const auto above = std::find_if(runs.begin(), runs.end(),
-                                  [&](const Run& r) { return r.flash_bytes > flash_bytes; });
-  if (above == runs.begin()) return runs.front();
-  if (above == runs.end()) return runs.back();
-  const Run &few = *std::prev(above), &many = *above;
-  const double at = (flash_bytes - few.flash_bytes) / (many.flash_bytes - few.flash_bytes);
-  return {flash_bytes, std::lerp(few.compute_ns, many.compute_ns, at),
-          std::lerp(few.io_factor, many.io_factor, at)};
-}
-
-double IoFactor(const FlashDemand& demand, double compute_ns, double token_ns) {
-  constexpr double kLeast = 0.25, kMost = 8, kNoticeable = 0.02;
-  if (demand.stream_ns + demand.miss_ns < kNoticeable * token_ns) return 1;
-  // Streaming hides behind computing, unless it takes longer.
-  double factor = token_ns / (demand.stream_ns + demand.miss_ns);
-  if (factor * demand.stream_ns < compute_ns) {
-    factor = demand.miss_ns > 0 ? (token_ns - compute_ns) / demand.miss_ns : 1;
+MeasuredCost::MeasuredCost(const std::vector<MeasuredRun>& runs, bool of_the_device) {
+  const auto by_flash = [](const MeasuredRun& a, const MeasuredRun& b) {
+    return a.demand.bytes() < b.demand.bytes();
+  };
+  const auto [least, most] = std::minmax_element(runs.begin(), runs.end(), by_flash);
+  const double weight = FlashWeight(*least, *most);
+  const auto by_budget = [](const MeasuredRun& a, const MeasuredRun& b) {
+    return a.planned_bytes < b.planned_bytes;
+  };
+  const auto [small, large] = std::minmax_element(runs.begin(), runs.end(), by_budget);
+  load_ns_per_byte_ = large->load_ns / large->planned_bytes;
+  if (large->load_ns > small->load_ns && large->planned_bytes > small->planned_bytes) {
+    load_ns_per_byte_ =
+        (large->load_ns - small->load_ns) / (large->planned_bytes - small->planned_bytes);
+    load_ns_ = large->load_ns - large->planned_bytes * load_ns_per_byte_;
   }
-  return std::clamp(factor, kLeast, kMost);
+  for (const MeasuredRun& run : runs) {
+    TokenCost cost = {run.compute_ns, weight, 1};
+    if (of_the_device) cost.io_factor = IoFactor(run, cost);
+    points_.push_back({run.demand.bytes(), run.demand.stream_ns + run.demand.miss_ns,
+                       Cost{cost, run.prefill_compute_ns}});
+  }
+  std::sort(points_.begin(), points_.end(),
+            [](const Point& a, const Point& b) { return a.flash_bytes < b.flash_bytes; });
 }
 
-double TokenNs(const FlashDemand& demand, const MeasuredCost::Run& cost, double compute_speed,
-               double flash_speed) {
-  const double flash = cost.io_factor / flash_speed;
-  return std::max(cost.compute_ns / compute_speed, demand.stream_ns * flash) +
-         demand.miss_ns * flash;
+MeasuredCost::Cost MeasuredCost::At(double flash_bytes) const {
+  const auto above = std::find_if(points_.begin(), points_.end(),
+                                  [&](const Point& p) { return p.flash_bytes > flash_bytes; });
+  if (above == points_.begin()) return points_.front().cost;
+  if (above == points_.end()) return points_.back().cost;
+  const Point &few = *std::prev(above), &many = *above;
+  const double at = (flash_bytes - few.flash_bytes) / (many.flash_bytes - few.flash_bytes);
+  // Of the time that reading takes, so that what little a run read counts little.
+  const double io_ns = std::lerp(few.io_ns, many.io_ns, at);
+  const TokenCost &a = few.cost.token, &b = many.cost.token;
+  const double took_ns = std::lerp(few.io_ns * a.io_factor, many.io_ns * b.io_factor, at);
+  const TokenCost token = {std::lerp(a.compute_ns, b.compute_ns, at), a.flash_weight,
+                           io_ns > 0 ? took_ns / io_ns : 1};
+  return {token, std::lerp(few.cost.prefill_compute_ns, many.cost.prefill_compute_ns, at)};
+}
+
+double MeasuredCost::LoadNs(double planned_bytes) const {
+  return load_ns_ + planned_bytes * load_ns_per_byte_;
 }
 
 absl::StatusOr<Forecast> ForecastRun(const SluiceFile& file, const MemoryPlan& plan,
                                      const DeviceProfile& profile, const ActivationTrace* trace,
-                                     const MeasuredCost& cost, const PrefillCost& prefill) {
+                                     const MeasuredCost& cost, uint32_t prompt_tokens) {
   Forecast f;
   SLUICE_ASSIGN_OR_RETURN(f.demand, ForecastDemand(file, plan, profile, trace));
-  f.cost = cost.At(f.demand.bytes());
-  f.token_ns = TokenNs(f.demand, f.cost);
-  double resident = 0;
-  for (size_t i = 0; i < plan.resident.size(); ++i) {
-    if (plan.resident[i]) {
-      resident += static_cast<double>(file.matrix(static_cast<uint32_t>(i)).n_bytes());
+  const MeasuredCost::Cost found = cost.At(f.demand.bytes());
+  f.cost = found.token;
+  f.token_ns = TokenNs(f.demand.work, f.cost);
+  f.load_ns = std::max(StreamNs(profile, ResidentBytes(file, plan), kLoadRead),
+                       cost.LoadNs(static_cast<double>(plan.total)));
+  const bool one_by_one = trace != nullptr && plan.chunk < kStreamTokens && !plan.holds_all_bundles;
+  const TokenWork matrices = MatrixWork(file, plan, profile);
+  for (uint32_t done = 0; done < prompt_tokens; done += plan.chunk) {
+    const uint32_t n = std::min(prompt_tokens - done, plan.chunk);
+    TokenWork work = one_by_one ? f.demand.work : matrices;
+    TokenCost of_chunk = f.cost;
+    if (one_by_one) {
+      of_chunk.compute_ns *= n;
+      RepeatFfns(file, n, work);
+    } else {  // all of them pass; nothing is cached before the first chunk
+      of_chunk.compute_ns = n * found.prefill_compute_ns;
+      AddBundles(file, plan.holds_all_bundles && done > 0 ? 1 : 0, work);
     }
-  }
-  f.load_ns = StreamNs(profile, resident, kLoadRead);
-  // Every chunk passes through all layers; nothing is cached before the first one.
-  double left = prefill.n_tokens, first = 1;
-  while (left > 0) {
-    const double n = std::min<double>(left, plan.chunk);
-    const double kept = plan.holds_all_bundles && first == 0 ? 0 : AllBundleBytes(file);
-    const double bytes = StreamedMatrixBytes(file, plan) + kept;
-    f.prefill_ns += std::max(n * prefill.ns_per_token,
-                             StreamNs(profile, bytes, std::max(512u, plan.piece_bytes)));
-    left -= n;
-    first = 0;
+    f.prefill_ns += TokenNs(work, of_chunk);
   }
   return f;
 }

@@ -13,16 +13,16 @@
 #include "layout/sluice_file.h"
 #include "predictor/activation_trace.h"
 #include "runtime/memory_plan.h"
+#include "runtime/token_timeline.h"
 
 namespace sluice {
 
-// Of a decoded token, on average.
+// Of a decoded token, on average. Times are the device's, by its profile.
 struct FlashDemand {
-  double hit_rate = 0;  // of the bundles that it needs
-  double stream_bytes = 0, stream_operations = 0;
-  double miss_bytes = 0, miss_operations = 0;
-  double stream_ns = 0;  // the device reads ahead: this time may pass while something is computed
-  double miss_ns = 0;    // asked for when they are needed: nothing else is done meanwhile
+  double hit_rate = 0;                                            // of the bundles that it needs
+  double stream_bytes = 0, stream_operations = 0, stream_ns = 0;  // read ahead
+  double miss_bytes = 0, miss_operations = 0, miss_ns = 0;        // asked for when needed
+  TokenWork work;
 
   double bytes() const { return stream_bytes + miss_bytes; }
 };
@@ -33,50 +33,60 @@ absl::StatusOr<FlashDemand> ForecastDemand(const SluiceFile& file, const MemoryP
                                            const DeviceProfile& profile,
                                            const ActivationTrace* trace);
 
-// What a few measured runs with different budgets say of this machine; what lies between them is
-// interpolated by the bytes that come from flash.
-struct MeasuredCost {
-  struct Run {
-    double flash_bytes = 0;  // of a token
-    // Computing it: what is read must be checked, and is not in the CPU's caches.
-    double compute_ns = 0;
-    // By how much reading took longer than the profile says. The I/O thread and the compute threads
-    // share cores, and the device is left idle at times.
-    double io_factor = 1;
-  };
-  std::vector<Run> runs;  // at least one, in rising order of flash_bytes
-
-  void Add(const Run& run);
-  Run At(double flash_bytes) const;
+// A short run.
+struct MeasuredRun {
+  // Of a token, on average.
+  FlashDemand demand;
+  double compute_ns = 0;  // all but the waiting for reads
+  double token_ns = 0;
+  // Of a prompt token, all but the waiting for reads.
+  double prefill_compute_ns = 0;
+  // Before the prompt: touching, reading and checking what is planned.
+  double planned_bytes = 0;
+  double load_ns = 0;
 };
 
-// The factor that explains the measured time of a token, from 0.25 to 8; 1 if reading is modelled
-// to take less than a fiftieth of it.
-double IoFactor(const FlashDemand& demand, double compute_ns, double token_ns);
+// What runs with different budgets say of this machine; what lies between them is interpolated by
+// the bytes that come from flash.
+class MeasuredCost {
+ public:
+  MeasuredCost() = default;
+  // At least one run. What is read must be checked and is not in the CPU's caches, so computing
+  // with it takes longer. Reading may take longer than the profile says, since the I/O thread and
+  // the compute threads share cores: by how much explains the time of a token; unless the runs did
+  // not read from the profile's device.
+  MeasuredCost(const std::vector<MeasuredRun>& runs, bool of_the_device);
+
+  struct Cost {
+    TokenCost token;
+    double prefill_compute_ns = 0;  // of a prompt token
+  };
+  Cost At(double flash_bytes) const;
+  double LoadNs(double planned_bytes) const;
+
+ private:
+  struct Point {
+    double flash_bytes = 0, io_ns = 0;  // of a token, by the profile
+    Cost cost;
+  };
+  std::vector<Point> points_;  // in rising order of flash_bytes
+  double load_ns_ = 0, load_ns_per_byte_ = 0;
+};
 
 // The time of a token, and of a prompt.
 struct Forecast {
   FlashDemand demand;
-  MeasuredCost::Run cost;
+  TokenCost cost;
   double token_ns = 0;
-  double load_ns = 0;     // reading what is resident
+  double load_ns = 0;
   double prefill_ns = 0;  // of the prompt, after that
 
   double tokens_per_second() const { return 1e9 / token_ns; }
 };
 
-struct PrefillCost {
-  double ns_per_token = 0;  // compute
-  uint32_t n_tokens = 0;
-};
-
 absl::StatusOr<Forecast> ForecastRun(const SluiceFile& file, const MemoryPlan& plan,
                                      const DeviceProfile& profile, const ActivationTrace* trace,
-                                     const MeasuredCost& cost, const PrefillCost& prefill);
-
-// The time of a token if computing, or the device, were so many times as fast.
-double TokenNs(const FlashDemand& demand, const MeasuredCost::Run& cost, double compute_speed = 1,
-               double flash_speed = 1);
+                                     const MeasuredCost& cost, uint32_t prompt_tokens);
 
 }  // namespace sluice
 

@@ -15,6 +15,11 @@ namespace sluice {
 
 constexpr uint64_t kProcessBytes = 16 << 20;
 
+// Where neurons are sparse, fewer tokens than this go through the FFN one by one, reading only
+// active bundles; with more, the union of their active sets is most of the layer and large reads
+// win.
+constexpr uint32_t kStreamTokens = 8;
+
 enum class DecodeMode {
   kDense,  // every neuron
   kExact,  // the gate decides; same tokens as dense

@@ -84,7 +84,7 @@ class Planner {
     }
     report_.model = flags_.model;
     report_.model_bytes = file_->file_size();
-    report_.prefill.n_tokens = static_cast<uint32_t>(flags_.prompt_tokens);
+    report_.prompt_tokens = static_cast<uint32_t>(flags_.prompt_tokens);
     return budgets_.empty() ? SpreadBudgets() : absl::OkStatus();
   }
 
@@ -100,17 +100,23 @@ class Planner {
   }
 
   // Short runs with the largest budget that there is memory for and with the smallest; if there are
-  // many between, with one of them too.
+  // others between, with one of them too.
   absl::Status Measure(const std::atomic<int>* stop) {
     const uint64_t available = AvailableMemory() / 4 * 3;
     size_t last = budgets_.size() - 1;
     while (last > 0 && available > 0 && budgets_[last] > available) --last;
     std::vector<size_t> chosen = {last};
-    if (last > 2) chosen.push_back((last + 1) / 2);
+    if (last > 1) chosen.push_back((last + 1) / 2);
     if (last > 0) chosen.push_back(0);
+    std::vector<MeasuredRun> runs;
     for (const size_t i : chosen) {
-      SLUICE_ASSIGN_OR_RETURN(const MeasuredCost::Run run, MeasureOne(budgets_[i], stop));
-      report_.cost.Add(run);
+      SLUICE_ASSIGN_OR_RETURN(MeasuredRun run, MeasureOne(budgets_[i], stop));
+      runs.push_back(std::move(run));
+    }
+    cost_ = MeasuredCost(runs, measures_device());
+    for (size_t i = 0; i < runs.size(); ++i) {
+      absl::StrAppendFormat(&report_.measured[i], "; reading took %.2f times what the profile says",
+                            cost_.At(runs[i].demand.bytes()).token.io_factor);
     }
     return absl::OkStatus();
   }
@@ -124,8 +130,11 @@ class Planner {
       SLUICE_ASSIGN_OR_RETURN(const MemoryPlan doubled, PlanFor(2 * budget));
       SLUICE_ASSIGN_OR_RETURN(const Forecast with_more, ForecastFor(doubled));
       const Forecast& f = row.forecast;
-      row.if_compute = 1e9 / TokenNs(f.demand, f.cost, 2, 1);
-      row.if_flash = 1e9 / TokenNs(f.demand, f.cost, 1, 2);
+      TokenCost fast_compute = f.cost, fast_flash = f.cost;
+      fast_compute.compute_ns /= 2;
+      fast_flash.io_factor /= 2;
+      row.if_compute = 1e9 / TokenNs(f.demand.work, fast_compute);
+      row.if_flash = 1e9 / TokenNs(f.demand.work, fast_flash);
       row.if_memory = with_more.tokens_per_second();
       row.limit = row.if_memory > std::max(row.if_compute, row.if_flash) ? Limit::kMemory
                   : row.if_flash > row.if_compute                        ? Limit::kFlash
@@ -156,11 +165,11 @@ class Planner {
   }
   bool sparse() const { return request_.mode == DecodeMode::kExact && file_->config().sparse(); }
   absl::StatusOr<Forecast> ForecastFor(const MemoryPlan& plan) const {
-    return ForecastRun(*file_, plan, *device_.profile, sparse() ? &*trace_ : nullptr, report_.cost,
-                       report_.prefill);
+    return ForecastRun(*file_, plan, *device_.profile, sparse() ? &*trace_ : nullptr, cost_,
+                       report_.prompt_tokens);
   }
 
-  absl::StatusOr<MeasuredCost::Run> MeasureOne(uint64_t budget, const std::atomic<int>* stop) {
+  absl::StatusOr<MeasuredRun> MeasureOne(uint64_t budget, const std::atomic<int>* stop) {
     absl::FPrintF(stderr, "plan: a run of at least %d tokens with %s\n", flags_.run_tokens,
                   FormatBytes(budget));
     SLUICE_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanFor(budget));
@@ -169,11 +178,12 @@ class Planner {
     UseDevice(device_, &options);
     ActivationTrace trace(file_->model_id(), file_->config().n_layers, file_->config().d_ff);
     if (sparse()) options.trace = &trace;
+    const uint64_t begin_ns = NowNs();
     SLUICE_ASSIGN_OR_RETURN(const auto decoder, Decoder::Create(*file_, plan, options));
+    const auto load_ns = static_cast<double>(NowNs() - begin_ns);
     GenerationRequest request;
-    request.prompt = tokenizer_->Encode(kText, {});
     const auto room = static_cast<int64_t>(plan.request.context);
-    request.prompt.resize(std::min<size_t>(request.prompt.size(), room / 2 + 1));
+    request.prompt = Prompt(plan);
     request.ignore_eos = true;
     request.n_predict = room - static_cast<int64_t>(request.prompt.size());
     request.sampler.temperature = 0;
@@ -186,35 +196,40 @@ class Planner {
                               return ++n_tokens < flags_.run_tokens || NowNs() < end_ns;
                             }));
     if (result.stop == StopReason::kInterrupted) return absl::CancelledError("interrupted");
-    SLUICE_ASSIGN_OR_RETURN(const FlashDemand demand, ForecastDemand(*file_, plan, *device_.profile,
-                                                                     sparse() ? &trace : nullptr));
+    MeasuredRun run;
+    SLUICE_ASSIGN_OR_RETURN(
+        run.demand, ForecastDemand(*file_, plan, *device_.profile, sparse() ? &trace : nullptr));
     if (!trace_ && sparse()) {
       report_.activations = absl::StrFormat("%u tokens of the runs below", trace.n_tokens());
       trace_.emplace(std::move(trace));
     }
-    return Note(budget, demand, result);
+    run.planned_bytes = static_cast<double>(plan.total);
+    run.load_ns = load_ns;
+    run.prefill_compute_ns = static_cast<double>(result.prefill.compute_ns()) /
+                             static_cast<double>(result.prefill.tokens);
+    Note(budget, result, run);
+    return run;
   }
 
-  MeasuredCost::Run Note(uint64_t budget, const FlashDemand& demand,
-                         const GenerationResult& result) {
+  // The text, over and over: a chunk of a prompt like the one that is asked for.
+  std::vector<int32_t> Prompt(const MemoryPlan& plan) const {
+    constexpr uint32_t kMost = 128;
+    const std::vector<int32_t> text = tokenizer_->Encode(kText, {});
+    std::vector<int32_t> prompt(
+        std::min({kMost, report_.prompt_tokens, plan.chunk, plan.request.context / 2 + 1}));
+    for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = text[i % text.size()];
+    return prompt;
+  }
+
+  void Note(uint64_t budget, const GenerationResult& result, MeasuredRun& run) {
     const PhaseCost& decode = result.decode;
     const auto n = static_cast<double>(std::max<uint64_t>(decode.tokens, 1));
-    const double token_ns = static_cast<double>(decode.wall_ns) / n;
-    MeasuredCost::Run run;
-    run.flash_bytes = static_cast<double>(decode.decoder.flash_bytes) / n;
-    run.compute_ns = token_ns - static_cast<double>(decode.decoder.stall_ns) / n;
-    run.io_factor = measures_device() ? IoFactor(demand, run.compute_ns, token_ns) : 1;
+    run.token_ns = static_cast<double>(decode.wall_ns) / n;
+    run.compute_ns = run.token_ns - static_cast<double>(decode.decoder.stall_ns) / n;
     report_.measured.push_back(absl::StrFormat(
-        "%s: %.2f tokens/s, compute %.2f ms, %.1f MB from flash a token, over %u tokens; reading "
-        "took %.2f times what the profile says",
+        "%s: %.2f tokens/s, compute %.2f ms, %.1f MB from flash a token, over %u tokens",
         FormatBytes(budget), decode.tokens_per_second(), run.compute_ns / 1e6,
-        run.flash_bytes / 1e6, decode.tokens, run.io_factor));
-    if (report_.prefill.ns_per_token == 0) {  // of the largest budget: with the largest chunks
-      report_.prefill.ns_per_token =
-          static_cast<double>(result.prefill.compute_ns()) /
-          static_cast<double>(std::max<uint64_t>(result.prefill.tokens, 1));
-    }
-    return run;
+        static_cast<double>(decode.decoder.flash_bytes) / n / 1e6, decode.tokens));
   }
   // The runs read from the device that the profile describes; a profile that was given is of
   // another one.
@@ -230,6 +245,7 @@ class Planner {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<ActivationTrace> trace_;
   Device device_;
+  MeasuredCost cost_;
   PlanReport report_;
 };
 

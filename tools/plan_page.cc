@@ -59,7 +59,7 @@ std::string PlanPage(const PlanReport& report) {
       "<h1>%s (%s) by memory budget</h1><p>Modelled for %s; activations: %s. TTFT "
       "is for a prompt of %u tokens, after the load.</p>\n",
       EscapeHtml(report.model), FormatBytes(report.model_bytes), EscapeHtml(report.device),
-      EscapeHtml(report.activations), report.prefill.n_tokens);
+      EscapeHtml(report.activations), report.prompt_tokens);
   for (const std::string& run : report.measured) {
     absl::StrAppend(&out, "<p class=\"dim\">Measured: ", EscapeHtml(run), "</p>\n");
   }

@@ -57,7 +57,7 @@ std::string PlanTable(const PlanReport& report) {
       &out,
       "\nWhat follows is modelled; TTFT is for a prompt of %u tokens, after the load. The limit is "
       "what, doubled, would help most.\n%10s %8s %10s %10s %10s %10s %9s %9s  %s\n",
-      report.prefill.n_tokens, "budget", "hit rate", "flash MB/t", "compute ms", "flash ms",
+      report.prompt_tokens, "budget", "hit rate", "flash MB/t", "compute ms", "flash ms",
       "tokens/s", "load s", "TTFT s", "limit");
   for (const PlanRow& r : report.rows) {
     const Forecast& f = r.forecast;
@@ -78,7 +78,7 @@ std::string PlanJson(const PlanReport& report) {
                          {"device", report.device},
                          {"activations", report.activations},
                          {"measured", report.measured},
-                         {"prompt_tokens", report.prefill.n_tokens},
+                         {"prompt_tokens", report.prompt_tokens},
                          {"modelled", true},
                          {"budgets", std::move(rows)}};
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

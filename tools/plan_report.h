@@ -29,8 +29,7 @@ struct PlanReport {
   std::string device;                 // name of the profile, and where it comes from
   std::string activations;            // where they come from
   std::vector<std::string> measured;  // one sentence for each run that was made
-  PrefillCost prefill;
-  MeasuredCost cost;
+  uint32_t prompt_tokens = 0;
   std::vector<PlanRow> rows;  // in rising budget
 };
 
