@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 
 #include "io/json_fields.h"
 #include "io/status.h"
@@ -15,8 +16,6 @@ using Json = nlohmann::ordered_json;
 constexpr uint32_t kSmallRead = 4096;
 
 const char* PatternName(bool random) { return random ? "random" : "sequential"; }
-
-double LogDistance(double a, double b) { return std::abs(std::log(a / b)); }
 
 }  // namespace
 
@@ -33,7 +32,15 @@ absl::StatusOr<DeviceProfile> DeviceProfile::Parse(std::string_view text,
     fit.operation_ns = entry.Number("operation_ns", 0, 1e12);
     fit.ns_per_byte = entry.Number("ns_per_byte", 0, 1e9);
     fit.worst_residual = entry.Number("worst_residual", 0, 1e9);
-    profile.fits_.push_back(fit);
+    entry.Each("reads", [&](JsonFields& read) {
+      fit.reads.push_back(
+          {static_cast<uint32_t>(read.Number("block", 512, 1 << 30)), read.Number("ns", 1, 1e12)});
+    });
+    const auto is_below = [](const MeasuredRead& a, const MeasuredRead& b) {
+      return a.block < b.block;
+    };
+    std::sort(fit.reads.begin(), fit.reads.end(), is_below);
+    profile.fits_.push_back(std::move(fit));
   });
   SLUICE_RETURN_IF_ERROR(top.status());
   return profile;
@@ -67,11 +74,14 @@ std::string DeviceProfile::ToJson() const {
                       {"value", b.megabytes_per_second}});
   }
   for (const CostFit& f : fits_) {
+    Json reads = Json::array();
+    for (const MeasuredRead& r : f.reads) reads.push_back({{"block", r.block}, {"ns", r.ns}});
     fits.push_back({{"range", f.range},
                     {"depth", f.depth},
                     {"operation_ns", f.operation_ns},
                     {"ns_per_byte", f.ns_per_byte},
-                    {"worst_residual", f.worst_residual}});
+                    {"worst_residual", f.worst_residual},
+                    {"reads", std::move(reads)}});
   }
   const Json document = {{"name", model_.name()},
                          {"queue_entries", model_.queue_entries()},
@@ -82,41 +92,43 @@ std::string DeviceProfile::ToJson() const {
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-CostFit DeviceProfile::FitFor(uint64_t range, uint32_t depth) const {
-  const auto distance = [&](const CostFit& f) {
-    return LogDistance(static_cast<double>(f.range),
-                       static_cast<double>(std::max<uint64_t>(range, 1))) +
-           LogDistance(f.depth, std::max<uint32_t>(depth, 1));
-  };
-  const auto nearest = std::min_element(
-      fits_.begin(), fits_.end(),
-      [&](const CostFit& a, const CostFit& b) { return distance(a) < distance(b); });
-  if (nearest != fits_.end()) return *nearest;
-  // From the table: the line through a small and a large read.
-  constexpr uint32_t kLargeRead = 512 * 1024;
-  const double small = model_.ServiceNs(true, kSmallRead, range, CoreClass::kBig);
-  const double large = model_.ServiceNs(true, kLargeRead, range, CoreClass::kBig);
-  CostFit fit{.range = range, .depth = depth};
-  fit.ns_per_byte = std::max(large - small, 0.0) / (kLargeRead - kSmallRead);
-  fit.operation_ns = std::max(small - kSmallRead * fit.ns_per_byte, 0.0);
-  return fit;
-}
-
-double DeviceProfile::TimeNs(uint64_t operations, uint64_t bytes, uint64_t range,
-                             uint32_t depth) const {
-  return FitFor(range, depth).TimeNs(operations, bytes);
+double CostFit::ReadNs(uint32_t bytes) const {
+  if (reads.empty()) return TimeNs(1, bytes);
+  const auto above = std::find_if(reads.begin(), reads.end(),
+                                  [&](const MeasuredRead& r) { return r.block >= bytes; });
+  if (above == reads.begin()) return above->ns;
+  const MeasuredRead& below = *std::prev(above);
+  if (above == reads.end()) return below.ns * bytes / below.block;
+  const double at = static_cast<double>(bytes - below.block) / (above->block - below.block);
+  return std::lerp(below.ns, above->ns, at);
 }
 
 double DeviceProfile::ReadNs(uint32_t bytes, uint64_t range, uint32_t depth) const {
-  const bool full_queue =
-      std::none_of(fits_.begin(), fits_.end(), [&](const CostFit& f) { return f.depth > depth; });
-  if (full_queue) return model_.ServiceNs(true, bytes, range, CoreClass::kBig);
-  return FitFor(range, depth).TimeNs(1, bytes);
+  if (fits_.empty()) return model_.ServiceNs(true, bytes, range, CoreClass::kBig);
+  const auto distance = [&](const CostFit& f) {
+    return std::abs(
+        std::log(static_cast<double>(f.range) / static_cast<double>(std::max<uint64_t>(range, 1))));
+  };
+  const uint64_t nearest =
+      std::min_element(fits_.begin(), fits_.end(), [&](const CostFit& a, const CostFit& b) {
+        return distance(a) < distance(b);
+      })->range;
+  const CostFit *shallow = nullptr, *deep = nullptr;  // on either side of `depth`
+  for (const CostFit& f : fits_) {
+    if (f.range != nearest) continue;
+    if (f.depth <= depth && (shallow == nullptr || f.depth > shallow->depth)) shallow = &f;
+    if (f.depth >= depth && (deep == nullptr || f.depth < deep->depth)) deep = &f;
+  }
+  if (shallow == nullptr) return deep->ReadNs(bytes);
+  if (deep == nullptr || deep->depth == shallow->depth) return shallow->ReadNs(bytes);
+  const double at = std::log(static_cast<double>(depth) / shallow->depth) /
+                    std::log(static_cast<double>(deep->depth) / shallow->depth);
+  return std::exp(std::lerp(std::log(shallow->ReadNs(bytes)), std::log(deep->ReadNs(bytes)), at));
 }
 
 uint32_t DeviceProfile::BestDepth() const {
   if (fits_.empty()) return model_.queue_entries();
-  const auto small = [](const CostFit& f) { return f.TimeNs(1, kSmallRead); };
+  const auto small = [](const CostFit& f) { return f.ReadNs(kSmallRead); };
   double best = small(fits_.front());
   for (const CostFit& f : fits_) best = std::min(best, small(f));
   uint32_t depth = UINT32_MAX;

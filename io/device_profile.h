@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,20 +15,28 @@
 
 namespace sluice {
 
+// The measured time of a random read of this size, for the device as a whole.
+struct MeasuredRead {
+  uint32_t block = 0;  // bytes
+  double ns = 0;
+};
+
 // Random reads within a range, so many in flight: time = operations * operation_ns + bytes *
-// ns_per_byte, for the device as a whole.
+// ns_per_byte, for the device as a whole. That is a line through what was measured, which bends.
 struct CostFit {
   uint64_t range = 0;  // bytes
   uint32_t depth = 0;
   double operation_ns = 0;
   double ns_per_byte = 0;
-  double worst_residual =
-      0;  // the largest |predicted / measured - 1| of the cells it was made from
+  double worst_residual = 0;             // the largest |predicted / measured - 1| of `reads`
+  std::vector<MeasuredRead> reads = {};  // in rising block; empty if only the line is known
 
   double TimeNs(uint64_t operations, uint64_t bytes) const {
     return static_cast<double>(operations) * operation_ns +
            static_cast<double>(bytes) * ns_per_byte;
   }
+  // Of one read: interpolated between those that were measured, or by the line.
+  double ReadNs(uint32_t bytes) const;
 };
 
 // Immutable but for what a maker sets; thread-safe after that.
@@ -43,13 +52,11 @@ class DeviceProfile {
 
   const DeviceModel& model() const { return model_; }
   const std::vector<CostFit>& fits() const { return fits_; }
-  void AddFit(const CostFit& fit) { fits_.push_back(fit); }
+  void AddFit(CostFit fit) { fits_.push_back(std::move(fit)); }
 
-  // The time that a batch of random reads within `range` takes, `depth` in flight: from the fit
-  // nearest in both (on logarithmic scales).
-  double TimeNs(uint64_t operations, uint64_t bytes, uint64_t range, uint32_t depth) const;
-  // The time of one random read of so many bytes, where `depth` are kept in flight: from the fits,
-  // or, with a queue as deep as any of theirs, from the table, which is exact at its points.
+  // The time of one random read of so many bytes, where `depth` are kept in flight: from the fits
+  // of the nearest range, interpolated between depths (on logarithmic scales), or, if there are
+  // none, from the table.
   double ReadNs(uint32_t bytes, uint64_t range, uint32_t depth) const;
   // Whether what a read costs is known by depth.
   bool depends_on_depth() const { return !fits_.empty(); }
@@ -57,8 +64,6 @@ class DeviceProfile {
   uint32_t BestDepth() const;
 
  private:
-  CostFit FitFor(uint64_t range, uint32_t depth) const;
-
   DeviceModel model_;
   std::vector<CostFit> fits_;
 };

@@ -12,10 +12,12 @@ constexpr uint32_t kDepths[] = {32, 16, 8, 4, 2, 1};
 }  // namespace
 
 double ReadMerger::MarginFor(const DeviceProfile& profile) {
-  constexpr double kLeast = 0.2, kMost = 0.5;
-  double margin = kLeast;
-  for (const CostFit& fit : profile.fits()) margin = std::max(margin, fit.worst_residual);
-  return profile.fits().empty() ? 0 : std::min(margin, kMost);
+  constexpr double kMeasured = 0.1, kFitted = 0.2, kMost = 0.5;
+  double margin = profile.fits().empty() ? 0 : kMeasured;
+  for (const CostFit& fit : profile.fits()) {
+    if (fit.reads.empty()) margin = std::max({margin, kFitted, fit.worst_residual});
+  }
+  return std::min(margin, kMost);
 }
 
 ReadMerger::ReadMerger(const DeviceProfile& profile, uint64_t range, uint32_t depth, double margin)

@@ -34,9 +34,9 @@ class ReadMerger {
   // Costs of random reads within `range` bytes, with at most `depth` in flight. A split that is
   // modelled to save less than the share `margin` of what single reads take is not made.
   ReadMerger(const DeviceProfile& profile, uint64_t range, uint32_t depth, double margin);
-  // The margin that a profile calls for. A fit is off by as much as its residual, and what it
-  // leaves out speaks for single reads: they land in registered memory, and need no list of
-  // segments.
+  // The margin that a profile calls for. A line that was fitted is off by as much as its residual,
+  // and what any measurement of reads leaves out speaks for single ones: they land in registered
+  // memory, and need no list of segments.
   static double MarginFor(const DeviceProfile& profile);
   // DRAM that it takes, at most.
   static size_t Bytes();

@@ -35,6 +35,7 @@ constexpr char kTie[] = "measured_on", kMemory[] = "measured_with_bytes_in_fligh
 constexpr uint64_t kLeastMemory = 2 << 20, kMostMemory = 16 << 20;
 // Ranges below this differ little on any device, and hold too few large blocks.
 constexpr uint64_t kLeastRange = 128 << 20;
+constexpr uint64_t kAlignment = 512 << 10;  // of the largest block
 
 struct ProbedFile {
   uint64_t size = 0;
@@ -85,7 +86,9 @@ absl::Status Keep(const std::string& kept, const ProbedFile& file, uint64_t memo
   return out->Commit();
 }
 
-// At most fourteen cells of 0.11 s.
+// At most fourteen cells of 0.11 s. Each lies somewhere else in the file: what one has read may be
+// in a cache of the device or of the host of a virtual machine for the next one, and for a model
+// that is much larger than such a cache it never is.
 std::vector<LoadSpec> Cells(const ProbedFile& file, uint64_t range, uint64_t memory,
                             LoadEngine engine) {
   LoadSpec base;
@@ -108,6 +111,10 @@ std::vector<LoadSpec> Cells(const ProbedFile& file, uint64_t range, uint64_t mem
     for (const LoadSpec& spec : ExpandAxes(axes, file.size, base)) {
       if (uint64_t{spec.block} * spec.depth <= memory) cells.push_back(spec);
     }
+  }
+  for (size_t i = 1; i < cells.size(); ++i) {
+    const uint64_t room = file.size - std::min(file.size, cells[i].range);
+    cells[i].offset = room / (cells.size() - 1) * i / kAlignment * kAlignment;
   }
   return cells;
 }

@@ -26,16 +26,11 @@ CoreClass ClassOf(const std::map<int, CoreClass>& classes, int core) {
   return found == classes.end() ? CoreClass::kBig : found->second;
 }
 
-struct Sample {
-  double bytes = 0;
-  double ns = 0;  // per operation
-};
-
 // Minimises the sum of ((a + b * bytes) / ns - 1)^2; neither a nor b below 0.
-CostFit FitLine(const std::vector<Sample>& samples) {
+CostFit FitLine(const std::vector<MeasuredRead>& reads) {
   double s1 = 0, sx = 0, sxx = 0, sy = 0, sxy = 0;
-  for (const Sample& s : samples) {
-    const double one = 1 / s.ns, x = s.bytes / s.ns;
+  for (const MeasuredRead& r : reads) {
+    const double one = 1 / r.ns, x = r.block / r.ns;
     s1 += one * one;
     sx += one * x;
     sxx += x * x;
@@ -53,10 +48,10 @@ CostFit FitLine(const std::vector<Sample>& samples) {
     fit.ns_per_byte = 0;
     fit.operation_ns = sy / s1;
   }
-  for (const Sample& s : samples) {
-    const double predicted = fit.operation_ns + s.bytes * fit.ns_per_byte;
-    fit.worst_residual = std::max(fit.worst_residual, std::abs(predicted / s.ns - 1));
+  for (const MeasuredRead& r : reads) {
+    fit.worst_residual = std::max(fit.worst_residual, std::abs(fit.TimeNs(1, r.block) / r.ns - 1));
   }
+  fit.reads = reads;
   return fit;
 }
 
@@ -78,7 +73,7 @@ absl::StatusOr<DeviceProfile> FitProfile(const std::string& name, std::span<cons
                                          const std::map<int, CoreClass>& classes,
                                          uint64_t file_bytes) {
   std::map<std::tuple<bool, uint32_t, uint64_t, CoreClass>, double> best;
-  std::map<std::pair<uint64_t, uint32_t>, std::vector<Sample>> samples;
+  std::map<std::pair<uint64_t, uint32_t>, std::map<uint32_t, double>> reads;  // ns by block
   for (const CellResult& c : cells) {
     if (!IsUsable(c)) continue;
     const CoreClass core = ClassOf(classes, c.spec.core);
@@ -86,9 +81,10 @@ absl::StatusOr<DeviceProfile> FitProfile(const std::string& name, std::span<cons
     const double on_device = 1 - c.load.hole_share;
     rate = std::max(rate, c.megabytes_per_second().median * on_device);
     if (c.spec.random && core == CoreClass::kBig) {
-      samples[{c.spec.range, c.spec.depth}].push_back(
-          {static_cast<double>(c.spec.block),
-           1e9 / (c.operations_per_second().median * on_device)});
+      const double ns = 1e9 / (c.operations_per_second().median * on_device);
+      const auto [place, is_new] =
+          reads[{c.spec.range, c.spec.depth}].try_emplace(c.spec.block, ns);
+      if (!is_new) place->second = std::min(place->second, ns);
     }
   }
   std::vector<DeviceModel::Point> points;
@@ -102,11 +98,13 @@ absl::StatusOr<DeviceProfile> FitProfile(const std::string& name, std::span<cons
   }
   SLUICE_ASSIGN_OR_RETURN(DeviceModel model, DeviceModel::FromPoints(name, std::move(points)));
   DeviceProfile profile(std::move(model));
-  for (const auto& [place, of_place] : samples) {
-    if (of_place.size() < 2) continue;
+  for (const auto& [place, by_block] : reads) {
+    if (by_block.size() < 2) continue;
+    std::vector<MeasuredRead> of_place;
+    for (const auto& [block, ns] : by_block) of_place.push_back({block, ns});
     CostFit fit = FitLine(of_place);
     std::tie(fit.range, fit.depth) = place;
-    profile.AddFit(fit);
+    profile.AddFit(std::move(fit));
   }
   return profile;
 }
