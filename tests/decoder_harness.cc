@@ -97,6 +97,28 @@ uint64_t LeastBudgetFor(const SluiceFile& file, const Way& way, uint32_t chunk) 
   return small.budget;
 }
 
+ToyModel WideToy() {
+  ToyModel toy;
+  toy.n_layers = 4;
+  toy.d_ff = 1280;
+  return toy;
+}
+
+FaultConfig AllFaults(uint64_t seed) {
+  FaultConfig faults;
+  faults.seed = seed;
+  faults.einval = 0.002;
+  faults.eio_once = 0.1;
+  faults.eintr = 0.1;
+  faults.eagain = 0.05;
+  faults.unwritten = 0.1;
+  faults.short_read = 0.2;
+  faults.delay = 0.2;
+  faults.reorder = true;
+  faults.few = true;
+  return faults;
+}
+
 std::vector<EngineKind> Engines() {
   static const bool has_uring = [] {
     const TempDir dir;

@@ -77,6 +77,10 @@ std::vector<uint64_t> Budgets(const SluiceFile& file, const Way& way);
 // The least budget under which chunks of so many tokens pass through a layer together; the cache
 // does not hold all bundles yet (else the test fails), so that decoding goes on reading.
 uint64_t LeastBudgetFor(const SluiceFile& file, const Way& way, uint32_t chunk);
+// Wide enough that a budget with room for chunks of 8 tokens has none for all bundles.
+ToyModel WideToy();
+// A device of which every kind of trouble comes at times, but for errors that stay.
+FaultConfig AllFaults(uint64_t seed);
 // io_uring, where it works, and pread threads.
 std::vector<EngineKind> Engines();
 
