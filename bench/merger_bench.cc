@@ -52,6 +52,7 @@ class MergerBench {
     SLUICE_ASSIGN_OR_RETURN(storage_,
                             StorageFile::Open(file_.path(), direct, file_.bundles().block));
     SLUICE_ASSIGN_OR_RETURN(blobs_, AlignedBuffer::Allocate(file_.bundles().layer_bytes()));
+    SLUICE_ASSIGN_OR_RETURN(bounce_, AlignedBuffer::Allocate(kMergeBytes));
     for (int r = 0; r < repeats; ++r) SLUICE_RETURN_IF_ERROR(Replay(n_slots));
     return absl::OkStatus();
   }
@@ -63,7 +64,7 @@ class MergerBench {
   absl::Status Replay(uint32_t n_slots) {
     SLUICE_ASSIGN_OR_RETURN(const auto replay, MissReplay::Create(file_, trace_, n_slots));
     for (int w = 0; w < kWays; ++w) SLUICE_RETURN_IF_ERROR(Open(static_cast<Way>(w), *replay));
-    ReadMerger model(profile_, file_.bundles().layer_bytes(), kMostInFlight,
+    ReadMerger model(profile_, file_.bundles().layer_bytes(), {kMostInFlight, kMergeBytes},
                      ReadMerger::MarginFor(profile_));
     for (Reader& r : readers_) r.modelled_ms = 0;
     const uint32_t warm = trace_.n_tokens() / 4;
@@ -101,7 +102,8 @@ class MergerBench {
   }
 
   absl::Status Open(Way way, const MissReplay& replay) {
-    const std::array<std::span<std::byte>, 2> buffers = {replay.arena(), blobs_.span()};
+    const std::array<std::span<std::byte>, 3> buffers = {replay.arena(), blobs_.span(),
+                                                         bounce_.span()};
     EngineOptions options;
     options.depth = std::min(kMostInFlight, profile_.BestDepth());
     options.buffers = buffers;
@@ -113,8 +115,10 @@ class MergerBench {
     IoThreadOptions thread;
     thread.capacity = kCapacity;
     if (way == kMerged) {
-      thread.merger = std::make_unique<ReadMerger>(profile_, file_.bundles().layer_bytes(),
-                                                   options.depth, ReadMerger::MarginFor(profile_));
+      const ReadMerger::Limits limits = {options.depth, kMergeBytes};
+      thread.merger = std::make_unique<ReadMerger>(profile_, file_.bundles().layer_bytes(), limits,
+                                                   ReadMerger::MarginFor(profile_));
+      thread.bounce = bounce_.span();
     }
     SLUICE_ASSIGN_OR_RETURN(readers_[way].thread,
                             IoThread::Start(*storage_, std::move(engine), std::move(thread)));
@@ -163,13 +167,15 @@ class MergerBench {
   }
 
   static constexpr uint32_t kCapacity = 1 << 15;
+  static constexpr uint32_t kMergeBytes = 4
+                                          << 20;  // as a memory plan allots with budgets >= 128 MiB
 
   const SluiceFile& file_;
   const ActivationTrace& trace_;
   const DeviceProfile& profile_;
   const std::shared_ptr<EmulatedDevice> device_;
   std::unique_ptr<StorageFile> storage_;
-  AlignedBuffer blobs_;
+  AlignedBuffer blobs_, bounce_;
   std::array<Reader, kWays> readers_;
   double hit_rate_ = 0, misses_ = 0;
 };

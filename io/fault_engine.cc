@@ -23,16 +23,7 @@ constexpr uint64_t kGoldenGamma = 0x9e3779b97f4a7c15;
 
 // Overwrites what came from bytes [begin, end) of the operation.
 void Spoil(const ReadOp& op, size_t begin, size_t end) {
-  const struct iovec whole = {op.dst, op.length};
-  const std::span<const struct iovec> segments =
-      op.segments.empty() ? std::span(&whole, 1) : op.segments;
-  size_t at = 0;
-  for (const struct iovec& s : segments) {
-    const size_t from = std::clamp(begin, at, at + s.iov_len);
-    const size_t to = std::clamp(end, at, at + s.iov_len);
-    memset(static_cast<std::byte*>(s.iov_base) + (from - at), 0xdb, to - from);
-    at += s.iov_len;
-  }
+  memset(op.dst + begin, 0xdb, end - begin);
 }
 
 uint64_t Hash(uint64_t a, uint64_t b) { return Mix(Mix(a + kGoldenGamma) + b * kGoldenGamma + 1); }

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "io/aligned_buffer.h"
 #include "io/clock.h"
 #include "io/cpu_topology.h"
 #include "io/futex.h"
@@ -43,7 +42,7 @@ class Counter {
 class IoThreadImpl final : public IoThread {
  public:
   IoThreadImpl(const StorageFile& file, std::unique_ptr<ReadEngine> engine, uint32_t capacity,
-               std::unique_ptr<ReadMerger> merger, AlignedBuffer gap)
+               std::unique_ptr<ReadMerger> merger, std::span<std::byte> bounce)
       : capacity_(capacity),
         file_(file),
         demand_(capacity),
@@ -51,9 +50,7 @@ class IoThreadImpl final : public IoThread {
         completions_(capacity),
         engine_(std::move(engine)),
         merger_(std::move(merger)),
-        gap_(std::move(gap)),
-        reads_(file, engine_->depth(), merger_ != nullptr ? ReadMerger::kMostRequests : 1,
-               gap_.span()),
+        reads_(file, engine_->depth(), merger_ != nullptr ? ReadMerger::kMostRequests : 1, bounce),
         batch_(ReadMerger::kMostBatch),
         ops_(engine_->depth()),
         results_(engine_->depth()) {}
@@ -141,14 +138,13 @@ class IoThreadImpl final : public IoThread {
   // Of the I/O thread.
   std::unique_ptr<ReadEngine> engine_;  // null once it failed
   std::unique_ptr<ReadMerger> merger_;  // null: none
-  AlignedBuffer gap_;
   ReadOperations reads_;
   std::vector<IoRequest> batch_;            // demand reads taken from the queue
   size_t batch_begin_ = 0, batch_end_ = 0;  // those of them that were not started
   std::span<const uint32_t> runs_;  // how the rest of the batch is done, if there is a merger
   std::vector<ReadOp> ops_;
   std::vector<ReadResult> results_;
-  bool unannounced_ = false;  // completions were queued and the producer was not told
+  uint32_t unannounced_ = 0;  // completions that were queued and the producer was not told of
   bool direct_change_noted_ = false;
   uint64_t busy_since_ns_ = 0;  // 0: nothing is being read
 
@@ -306,7 +302,6 @@ void IoThreadImpl::ReapReads() {
   const uint64_t now_ns = NowNs();
   for (uint32_t i = 0; i < *count; ++i) HandleResult(results_[i], now_ns);
   UpdateStats(now_ns);
-  AnnounceCompletions();
 }
 
 // Sleeps until a request arrives, or until the pause of one that met EAGAIN ends.
@@ -340,17 +335,19 @@ void IoThreadImpl::Complete(const IoCompletion& completion) {
   bytes_.Set(reads_.bytes());
   retries_.Set(reads_.retries());
   completions_.TryPush({&completion, 1});
-  unannounced_ = true;
+  ++unannounced_;
 }
 
 void IoThreadImpl::FailRun(std::span<const IoRequest> run) {
   for (const IoRequest& r : run) Complete({r.tag, EIO, r.offset});
 }
 
-// Wakes the producer if it sleeps, once for many completions.
+// Wakes the producer if it sleeps, once for many completions: while as many reads are in flight as
+// may be, more are about to complete, and waking takes as long as a small read.
 void IoThreadImpl::AnnounceCompletions() {
-  if (!unannounced_) return;
-  unannounced_ = false;
+  const size_t enough = ops_.size() / 2;
+  if (unannounced_ == 0 || (reads_.full() && unannounced_ < enough)) return;
+  unannounced_ = 0;
   if (producer_state_.exchange(kAwake, std::memory_order_acq_rel) == kParked) {
     FutexWake(producer_state_);
   }
@@ -385,7 +382,7 @@ void IoThreadImpl::RetireEngine() {
 size_t IoThread::Bytes(uint32_t capacity, uint32_t depth) {
   return std::bit_ceil(size_t{capacity}) * (2 * sizeof(IoRequest) + sizeof(IoCompletion)) +
          ReadOperations::Bytes(depth, ReadMerger::kMostRequests) + ReadMerger::Bytes() +
-         ReadMerger::kMostBatch * sizeof(IoRequest) + ReadMerger::kMostGap;
+         ReadMerger::kMostBatch * sizeof(IoRequest);
 }
 
 absl::StatusOr<std::unique_ptr<IoThread>> IoThread::Start(const StorageFile& file,
@@ -394,12 +391,8 @@ absl::StatusOr<std::unique_ptr<IoThread>> IoThread::Start(const StorageFile& fil
   if (options.capacity == 0) {
     return absl::InvalidArgumentError("the I/O thread needs a capacity of at least one request");
   }
-  AlignedBuffer gap;
-  if (options.merger != nullptr) {
-    SLUICE_ASSIGN_OR_RETURN(gap, AlignedBuffer::Allocate(ReadMerger::kMostGap));
-  }
   auto thread = std::make_unique<IoThreadImpl>(file, std::move(engine), options.capacity,
-                                               std::move(options.merger), std::move(gap));
+                                               std::move(options.merger), options.bounce);
   SLUICE_RETURN_IF_ERROR(thread->StartThread(options.core));
   return thread;
 }

@@ -5,7 +5,8 @@
 // reads, and of demand reads those that lie near each other are done together if a merger says so.
 // The I/O thread completes short reads, retries EINTR and EAGAIN, retries EIO a bounded
 // number of times, and after EINVAL on a direct descriptor turns to the buffered one for good,
-// which mode_change_note() tells. With nothing to do it sleeps.
+// which mode_change_note() tells. With nothing to do it sleeps. While the queue is full it tells of
+// completions in groups of half a queue.
 #ifndef SLUICE_IO_IO_THREAD_H_
 #define SLUICE_IO_IO_THREAD_H_
 
@@ -29,6 +30,9 @@ struct IoThreadOptions {
   uint32_t capacity = 4096;            // most requests accepted and not yet taken back by Poll
   int core = -1;                       // -1: the fastest allowed core, see io/cpu_topology.h
   std::unique_ptr<ReadMerger> merger;  // null: every request is an operation
+  // For what the merger puts together, as many bytes as it was told; see ReadOperations. To be
+  // registered with the engine; must outlive the thread.
+  std::span<std::byte> bounce = {};
 };
 
 // Totals since Start; read from the producer thread.
@@ -41,7 +45,8 @@ struct IoStats {
 
 class IoThread {
  public:
-  // DRAM that a thread of this capacity, with a merger, takes for an engine of this depth.
+  // DRAM that a thread of this capacity, with a merger, takes for an engine of this depth; without
+  // the bounce buffer.
   static size_t Bytes(uint32_t capacity, uint32_t depth);
 
   // `file` must outlive the thread. Takes the engine, drives it and destroys it on that thread.

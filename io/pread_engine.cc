@@ -16,10 +16,7 @@ namespace {
 constexpr uint32_t kMostThreads = 8;
 
 int32_t ReadOnce(const ReadOp& op) {
-  const auto offset = static_cast<off_t>(op.offset);
-  const ssize_t got = op.segments.empty() ? pread(op.fd, op.dst, op.length, offset)
-                                          : preadv(op.fd, op.segments.data(),
-                                                   static_cast<int>(op.segments.size()), offset);
+  const ssize_t got = pread(op.fd, op.dst, op.length, static_cast<off_t>(op.offset));
   return got >= 0 ? static_cast<int32_t>(got) : -errno;
 }
 

@@ -5,8 +5,6 @@
 #ifndef SLUICE_IO_READ_ENGINE_H_
 #define SLUICE_IO_READ_ENGINE_H_
 
-#include <sys/uio.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,9 +23,6 @@ struct ReadOp {
   uint32_t length = 0;  // at most 1 GiB
   std::byte* dst = nullptr;
   uint64_t user = 0;  // comes back in the result; any value but UINT64_MAX
-  // If not empty, the bytes go to these places in turn, `length` in all, and not to dst. Must live
-  // until the result.
-  std::span<const struct iovec> segments = {};
 };
 
 struct ReadResult {

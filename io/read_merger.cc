@@ -20,10 +20,11 @@ double ReadMerger::MarginFor(const DeviceProfile& profile) {
   return std::min(margin, kMost);
 }
 
-ReadMerger::ReadMerger(const DeviceProfile& profile, uint64_t range, uint32_t depth, double margin)
-    : margin_(margin) {
+ReadMerger::ReadMerger(const DeviceProfile& profile, uint64_t range, const Limits& limits,
+                       double margin)
+    : most_bytes_(std::min(limits.most_bytes, kMostBytes)), margin_(margin) {
   for (const uint32_t d : kDepths) {
-    if (d > depth && d != 1) continue;
+    if (d > limits.depth && d != 1) continue;
     Level level{.depth = d, .cost_ns = std::vector<float>(kSizes)};
     for (size_t i = 0; i < kSizes; ++i) {
       const auto bytes = static_cast<uint32_t>((i + 1) * kUnit);
@@ -98,7 +99,7 @@ void ReadMerger::SplitFor(const Level& level, std::span<const IoRequest> batch) 
       const IoRequest& r = batch[j];
       if (r.offset < end || r.offset - end > kMostGap || r.length == 0) break;
       end = r.offset + r.length;
-      if (end - begin > kMostBytes) break;
+      if (end - begin > most_bytes_) break;
       const float time = static_cast<float>(level.Cost(end - begin)) + best_[j + 1];
       if (time < best_[i]) {
         best_[i] = time;

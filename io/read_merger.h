@@ -26,14 +26,18 @@ namespace sluice {
 // One thread at a time. Allocates only in the constructor.
 class ReadMerger {
  public:
-  static constexpr uint32_t kMostRequests = 64;  // in an operation
-  static constexpr uint32_t kMostBytes = 1 << 20;
+  static constexpr uint32_t kMostRequests = 64;    // in an operation
+  static constexpr uint32_t kMostBytes = 1 << 20;  // in an operation
   static constexpr uint32_t kMostGap = 64 << 10;
   static constexpr size_t kMostBatch = 1024;
 
-  // Costs of random reads within `range` bytes, with at most `depth` in flight. A split that is
-  // modelled to save less than the share `margin` of what single reads take is not made.
-  ReadMerger(const DeviceProfile& profile, uint64_t range, uint32_t depth, double margin);
+  struct Limits {
+    uint32_t depth = 1;                // operations in flight, at most
+    uint32_t most_bytes = kMostBytes;  // of an operation that is for several requests
+  };
+  // Costs of random reads within `range` bytes. A split that is modelled to save less than the
+  // share `margin` of what single reads take is not made.
+  ReadMerger(const DeviceProfile& profile, uint64_t range, const Limits& limits, double margin);
   // The margin that a profile calls for. A line that was fitted is off by as much as its residual,
   // and what any measurement of reads leaves out speaks for single ones: they land in registered
   // memory, and need no list of segments.
@@ -63,6 +67,7 @@ class ReadMerger {
   const Level& LevelFor(size_t operations) const;
   void SplitFor(const Level& level, std::span<const IoRequest> batch);
 
+  const uint32_t most_bytes_;
   const double margin_;
   std::vector<Level> levels_;  // the deepest first
   std::vector<float> best_;    // by request: the least time from it to the end

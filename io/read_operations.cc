@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 namespace sluice {
 namespace {
 
+constexpr uint32_t kUnits = 64;
+constexpr size_t kPage = 4096;
 constexpr uint32_t kMostPerOperation = 1u << 30;  // results are 32-bit and signed
 constexpr uint16_t kMostEioTries = 3;
 constexpr uint16_t kMostBusyTries = 100;
@@ -28,13 +31,13 @@ uint32_t GenerationOf(uint64_t user) { return static_cast<uint32_t>(user >> 32);
 }  // namespace
 
 ReadOperations::ReadOperations(const StorageFile& file, uint32_t depth, uint32_t max_run,
-                               std::span<std::byte> gap)
+                               std::span<std::byte> bounce)
     : file_(file),
       max_run_(max_run),
-      gap_(gap),
+      bounce_(bounce),
+      unit_bytes_(bounce.size() / kUnits / kPage * kPage),
       slots_(depth),
-      requests_(size_t{depth} * max_run),
-      segments_(max_run > 1 ? requests_.size() * 2 : 0) {
+      requests_(size_t{depth} * max_run) {
   free_.reserve(depth);
   ready_.reserve(depth);
   completed_.reserve(requests_.size());
@@ -42,7 +45,7 @@ ReadOperations::ReadOperations(const StorageFile& file, uint32_t depth, uint32_t
 }
 
 size_t ReadOperations::Bytes(uint32_t depth, uint32_t max_run) {
-  constexpr size_t kPerRequest = sizeof(IoRequest) + 2 * sizeof(iovec) + sizeof(IoCompletion);
+  constexpr size_t kPerRequest = sizeof(IoRequest) + sizeof(IoCompletion);
   return size_t{depth} * (sizeof(Slot) + 2 * sizeof(uint32_t) + max_run * kPerRequest);
 }
 
@@ -51,7 +54,7 @@ void ReadOperations::Add(std::span<const IoRequest> run) {
   free_.pop_back();
   Slot& slot = slots_[index];
   slot = Slot{.count = static_cast<uint32_t>(run.size()),
-              .together = run.size() > 1,
+              .together = run.size() > 1 && SpanBytes(run) <= unit_bytes_ * kUnits,
               .generation = slot.generation,
               .active = true};
   std::copy(run.begin(), run.end(), requests_.begin() + ptrdiff_t{index} * max_run_);
@@ -62,8 +65,8 @@ size_t ReadOperations::TakeReady(uint64_t now_ns, std::span<ReadOp> out) {
   size_t taken = 0;
   size_t kept = 0;
   for (const uint32_t index : ready_) {
-    if (taken < out.size() && slots_[index].due_ns <= now_ns) {
-      out[taken++] = MakeOp(index);
+    if (taken < out.size() && slots_[index].due_ns <= now_ns && MakeOp(index, &out[taken])) {
+      ++taken;
     } else {
       ready_[kept++] = index;
     }
@@ -77,8 +80,10 @@ void ReadOperations::PutBack(const ReadOp& op) {
   ready_.push_back(IndexOf(op.user));
 }
 
+// The bytes that were read stay where they are until the next TakeReady.
 void ReadOperations::TakeBack(uint32_t index) {
   slots_[index].in_engine = false;
+  used_units_ &= ~slots_[index].units;
   --in_engine_;
 }
 
@@ -89,40 +94,43 @@ std::span<const IoRequest> ReadOperations::Left(uint32_t index) const {
                                       slot.count - slot.first);
 }
 
-ReadOp ReadOperations::MakeOp(uint32_t index) {
+// False if there is no memory for it now.
+bool ReadOperations::MakeOp(uint32_t index, ReadOp* op) {
   Slot& slot = slots_[index];
   const IoRequest& first = Left(index).front();
-  ReadOp op;
-  op.offset = first.offset + slot.done;
-  op.length = std::min(first.length - slot.done, kMostPerOperation);
-  op.dst = first.dst + slot.done;
-  op.user = UserOf(index, slot.generation);
-  // What is left after a short read may be unaligned; direct I/O cannot read that.
-  uint64_t alignment_bits = op.offset | op.length | reinterpret_cast<uintptr_t>(op.dst);
+  *op = ReadOp{};
+  op->user = UserOf(index, slot.generation);
+  op->offset = first.offset + slot.done;
   if (slot.together) {
-    for (const IoRequest& r : Left(index)) {
-      alignment_bits |= r.offset | r.length | reinterpret_cast<uintptr_t>(r.dst);
-    }
-    MakeSegments(index, &op);
+    const uint64_t bytes = SpanBytes(Left(index));
+    if (!TakeBounce(bytes, &slot)) return false;
+    op->length = static_cast<uint32_t>(bytes);
+    op->dst = slot.bounce;
+  } else {
+    op->length = std::min(first.length - slot.done, kMostPerOperation);
+    op->dst = first.dst + slot.done;
   }
+  // What is left after a short read may be unaligned; direct I/O cannot read that.
+  const uint64_t alignment_bits = op->offset | op->length | reinterpret_cast<uintptr_t>(op->dst);
   slot.direct = file_.direct() && direct_error_ == 0 && (alignment_bits & (file_.block() - 1)) == 0;
-  op.fd = slot.direct ? file_.fd() : file_.buffered_fd();
+  op->fd = slot.direct ? file_.fd() : file_.buffered_fd();
   slot.in_engine = true;
   ++in_engine_;
-  return op;
+  return true;
 }
 
-void ReadOperations::MakeSegments(uint32_t index, ReadOp* op) {
-  iovec* const segments = &segments_[size_t{index} * 2 * max_run_];
-  size_t n = 0;
-  uint64_t at = op->offset;
-  for (const IoRequest& r : Left(index)) {
-    if (r.offset > at) segments[n++] = {gap_.data(), r.offset - at};
-    segments[n++] = {r.dst, r.length};
-    at = r.offset + r.length;
+// The first units in a row that are free.
+bool ReadOperations::TakeBounce(uint64_t bytes, Slot* slot) {
+  const uint64_t count = (bytes + unit_bytes_ - 1) / unit_bytes_;
+  const uint64_t row = count == kUnits ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+  for (uint64_t at = 0; at + count <= kUnits; ++at) {
+    if ((used_units_ & row << at) != 0) continue;
+    slot->units = row << at;
+    slot->bounce = bounce_.data() + at * unit_bytes_;
+    used_units_ |= slot->units;
+    return true;
   }
-  op->segments = {segments, n};
-  op->length = static_cast<uint32_t>(at - op->offset);
+  return false;
 }
 
 std::span<const IoCompletion> ReadOperations::OnResult(const ReadResult& result, uint64_t now_ns) {
@@ -153,6 +161,7 @@ void ReadOperations::OnBytes(uint32_t index, uint32_t got) {
   bytes_ += got;
   slot.busy_tries = 0;
   slot.eio_tries = 0;
+  if (slot.together) CopyOut(index, got);
   // As many requests as these bytes reach to the end of.
   uint32_t n = 0;
   for (const IoRequest& r : Left(index)) {
@@ -169,6 +178,16 @@ void ReadOperations::OnBytes(uint32_t index, uint32_t got) {
   if (slot.together) return AgainOneByOne(index);
   if (n == 0) ++retries_;
   ready_.push_back(index);
+}
+
+// What the operation in the bounce buffer has of the requests, of the last one perhaps a part.
+void ReadOperations::CopyOut(uint32_t index, uint64_t got) {
+  const uint64_t begin = Left(index).front().offset;
+  for (const IoRequest& r : Left(index)) {
+    const uint64_t at = r.offset - begin;
+    if (at >= got) break;
+    memcpy(r.dst, slots_[index].bounce + at, std::min<uint64_t>(r.length, got - at));
+  }
 }
 
 void ReadOperations::OnError(uint32_t index, int error, uint64_t now_ns) {
@@ -197,6 +216,7 @@ void ReadOperations::Again(uint32_t index) {
 
 void ReadOperations::AgainOneByOne(uint32_t index) {
   slots_[index].together = false;
+  slots_[index].units = 0;
   slots_[index].busy_tries = 0;
   Again(index);
 }

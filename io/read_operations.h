@@ -18,12 +18,14 @@ namespace sluice {
 
 class ReadOperations {
  public:
-  // At most `depth` runs at a time, each of at most `max_run` requests. What lies between two of
-  // them goes to `gap`, at which nobody looks, and has at most its size; it is aligned like dst.
-  // `file` must outlive this object.
+  // At most `depth` runs at a time, each of at most `max_run` requests. A run of more than one is
+  // read into a part of `bounce`, page-aligned, and copied from there: one read of memory that is
+  // registered costs the kernel less than one that is spread over many places, and what lies
+  // between two requests has a place too. While there is none the run waits; one that is longer
+  // than all of it is read request by request. `file` must outlive this object.
   ReadOperations(const StorageFile& file, uint32_t depth, uint32_t max_run,
-                 std::span<std::byte> gap);
-  // DRAM that it takes, without the gap.
+                 std::span<std::byte> bounce);
+  // DRAM that it takes, without `bounce`.
   static size_t Bytes(uint32_t depth, uint32_t max_run);
 
   bool full() const { return free_.empty(); }
@@ -79,25 +81,32 @@ class ReadOperations {
     bool active = false;
     bool in_engine = false;
     bool direct = false;  // the operation in the engine uses the direct descriptor
+    uint64_t units = 0;   // of bounce_, that the operation in the engine reads into
+    std::byte* bounce = nullptr;
   };
 
-  ReadOp MakeOp(uint32_t index);
-  void MakeSegments(uint32_t index, ReadOp* op);
+  bool MakeOp(uint32_t index, ReadOp* op);
+  bool TakeBounce(uint64_t bytes, Slot* slot);
   void TakeBack(uint32_t index);
   void OnError(uint32_t index, int error, uint64_t now_ns);
   void OnBytes(uint32_t index, uint32_t got);
+  void CopyOut(uint32_t index, uint64_t got);
   void Again(uint32_t index);
   void AgainOneByOne(uint32_t index);
   void FinishFirst(uint32_t index, int error);
   void Release(uint32_t index);
   std::span<const IoRequest> Left(uint32_t index) const;
+  static uint64_t SpanBytes(std::span<const IoRequest> run) {
+    return run.back().offset + run.back().length - run.front().offset;
+  }
 
   const StorageFile& file_;
   const uint32_t max_run_;
-  const std::span<std::byte> gap_;
+  const std::span<std::byte> bounce_;
+  const size_t unit_bytes_;  // bounce_ is given out in 64 units
+  uint64_t used_units_ = 0;  // one bit each
   std::vector<Slot> slots_;
   std::vector<IoRequest> requests_;      // [slot x max_run]
-  std::vector<struct iovec> segments_;   // [slot x 2 max_run]
   std::vector<IoCompletion> completed_;  // by the last call
   std::vector<uint32_t> free_;
   std::vector<uint32_t> ready_;  // slots to start, in order

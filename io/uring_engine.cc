@@ -142,11 +142,8 @@ absl::StatusOr<uint32_t> UringEngine::Submit(std::span<const ReadOp> ops) {
     if (sqe == nullptr) break;
     const int file = FindFile(op.fd);
     const int fd = file >= 0 ? file : op.fd;
-    const int region = op.segments.empty() ? FindRegion(op) : -1;
-    if (!op.segments.empty()) {
-      io_uring_prep_readv(sqe, fd, op.segments.data(), static_cast<unsigned>(op.segments.size()),
-                          op.offset);
-    } else if (region >= 0) {
+    const int region = FindRegion(op);
+    if (region >= 0) {
       io_uring_prep_read_fixed(sqe, fd, op.dst, op.length, op.offset, region);
     } else {
       io_uring_prep_read(sqe, fd, op.dst, op.length, op.offset);

@@ -96,10 +96,14 @@ absl::Status Decoder::OpenIo(const DecoderOptions& options) {
   if (storage_->size() != file_.file_size()) return ChangedFile(file_);
   SLUICE_ASSIGN_OR_RETURN(ring_memory_,
                           AlignedBuffer::Allocate(size_t{plan_.n_buffers} * plan_.piece_bytes));
-  const std::array<std::span<std::byte>, 2> buffers = {cache_->arena(), ring_memory_.span()};
+  const DeviceProfile* profile = mapped ? nullptr : options.profile.get();
+  if (profile != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(merge_memory_, AlignedBuffer::Allocate(plan_.merge_bytes));
+  }
+  const std::array<std::span<std::byte>, 3> buffers = {cache_->arena(), ring_memory_.span(),
+                                                       merge_memory_.span()};
   EngineOptions engine_options;
   engine_options.kind = mapped ? EngineKind::kPread : options.engine;
-  const DeviceProfile* profile = mapped ? nullptr : options.profile.get();
   engine_options.depth = kMostInFlight;
   if (profile != nullptr) engine_options.depth = std::min(kMostInFlight, profile->BestDepth());
   engine_options.buffers = buffers;
@@ -113,8 +117,10 @@ absl::Status Decoder::OpenIo(const DecoderOptions& options) {
   thread_options.core = options.io_core;
   schedule_note_ = absl::StrCat("reads: at most ", engine->depth(), " in flight; ");
   if (profile != nullptr) {
-    thread_options.merger = std::make_unique<ReadMerger>(
-        *profile, file_.bundles().layer_bytes(), engine->depth(), ReadMerger::MarginFor(*profile));
+    const ReadMerger::Limits limits = {engine->depth(), plan_.merge_bytes};
+    thread_options.merger = std::make_unique<ReadMerger>(*profile, file_.bundles().layer_bytes(),
+                                                         limits, ReadMerger::MarginFor(*profile));
+    thread_options.bounce = merge_memory_.span();
     absl::StrAppend(&schedule_note_, "merged by the costs of ", profile->model().name());
   } else {
     schedule_note_ += "not merged, no device profile";

@@ -120,7 +120,7 @@ class Decoder {
   std::unique_ptr<StorageFile> storage_;
   const std::byte* map_ = nullptr;
   std::string engine_note_, schedule_note_;
-  AlignedBuffer ring_memory_;
+  AlignedBuffer ring_memory_, merge_memory_;
   std::unique_ptr<NeuronCache> cache_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<IoThread> io_thread_;

@@ -88,7 +88,8 @@ void RepeatFfns(const SluiceFile& file, uint32_t n_tokens, TokenWork& work) {
 absl::Status AddMisses(const SluiceFile& file, const MemoryPlan& plan, const DeviceProfile& profile,
                        const ActivationTrace& trace, FlashDemand& demand) {
   const uint32_t depth = std::min(kMostInFlight, profile.BestDepth());
-  ReadMerger merger(profile, file.bundles().layer_bytes(), depth, ReadMerger::MarginFor(profile));
+  ReadMerger merger(profile, file.bundles().layer_bytes(), {depth, plan.merge_bytes},
+                    ReadMerger::MarginFor(profile));
   SLUICE_ASSIGN_OR_RETURN(const auto replay, MissReplay::Create(file, trace, plan.n_slots));
   const uint32_t warm = trace.n_tokens() / 4;
   const double n = trace.n_tokens() - warm, stride = file.bundles().stride;

@@ -19,9 +19,10 @@ constexpr uint32_t kLargePiece = 512 * 1024;
 constexpr uint32_t kManyBuffers = 8;
 constexpr uint32_t kFewSlots = 16;
 constexpr uint32_t kMaxIoCapacity = 4096;
-// What chunk scratch and stream buffers may take of a budget, as a divisor.
+// What chunk scratch, stream buffers and merged reads may take of a budget, as a divisor.
 constexpr uint64_t kScratchShare = 8;
-constexpr uint64_t kRingShare = 16;
+constexpr uint64_t kRingShare = 16, kMergeShare = 32;
+constexpr uint32_t kLeastMerge = 256 * 1024, kMostMerge = 4 << 20;
 // Of a sparse model about a quarter of the neurons give four fifths of the activations (PowerInfer,
 // sec. 2: 26 %). A byte of cache for them saves more than a byte of gate rows, which can be read in
 // large reads; a byte of cache for the others saves less. A cache that does not hold the active
@@ -80,6 +81,7 @@ class Planner {
     plan_.chunk = 1;
     plan_.piece_bytes = smallest_piece_;
     plan_.n_buffers = 2;
+    plan_.merge_bytes = kLeastMerge;
     plan_.n_slots = std::min<uint32_t>(kFewSlots, config_.d_ff);
   }
 
@@ -87,6 +89,7 @@ class Planner {
     if (request_.mapped) {
       plan_.n_slots = 0;
       plan_.n_buffers = 0;
+      plan_.merge_bytes = 0;
       plan_.chunk = request_.chunk;
     }
     plan_.minimum = Total();
@@ -100,6 +103,7 @@ class Planner {
       return Describe();
     }
     GrowRing(std::min(request_.budget / kRingShare, Left()));
+    GrowMerge(std::min(request_.budget / kMergeShare, Left()));
     GrowChunk(std::min(request_.budget / kScratchShare, Left()));
     const bool sparse = request_.mode == DecodeMode::kExact && config_.sparse();
     GiveToMatrices(ResidencyOrder(file_, /*gates=*/false));
@@ -136,7 +140,7 @@ class Planner {
     const PassPieces pieces = MaxPassPieces(file_, plan_);
     return uint64_t{plan_.n_buffers} * plan_.piece_bytes +
            WeightStore::EmbedBufferBytes(embedding, plan_.chunk) +
-           WeightIo::Bytes(io_capacity(), plan_.n_buffers) +
+           plan_.merge_bytes + WeightIo::Bytes(io_capacity(), plan_.n_buffers) +
            (pieces.demand + pieces.stream) * sizeof(StreamPiece);
   }
   uint64_t ResidentBytes() const {
@@ -178,6 +182,12 @@ class Planner {
       plan_.n_buffers = buffers;
       return;
     }
+  }
+
+  // More room for reads that are done together, up to so many bytes.
+  void GrowMerge(uint64_t limit) {
+    const auto most = static_cast<uint32_t>(std::min<uint64_t>(limit, kMostMerge));
+    plan_.merge_bytes = std::max(plan_.merge_bytes, most / kLeastMerge * kLeastMerge);
   }
 
   // Longer chunks, for at most so many bytes more.

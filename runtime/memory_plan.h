@@ -54,6 +54,7 @@ struct MemoryPlan {
   uint32_t chunk = 1;
   uint32_t piece_bytes = 0;  // a buffer of the stream ring
   uint32_t n_buffers = 0;
+  uint32_t merge_bytes = 0;  // for reads that are done together
   uint32_t io_capacity = 0;  // reads in flight
 };
 

@@ -48,9 +48,15 @@ Outcome ReadWithFaults(const RandomFile& random, const Way& way, const std::stri
   const StorageFile& file = random.file();
   auto engine = std::make_unique<FaultEngine>(MakeEngine(way.engine, file, 16), *config,
                                               file.direct() ? file.fd() : -1);
+  // Room for a few runs, so that others wait for it.
+  constexpr uint32_t kBounce = 256 << 10;
+  const AlignedBuffer bounce = AlignedBuffer::Allocate(kBounce).value();
+  std::fill_n(bounce.data(), bounce.size(), std::byte{0xee});
   IoThreadOptions options;
   if (way.merged) {
-    options.merger = std::make_unique<ReadMerger>(SlowOperations(), kSize, 16, 0);
+    const ReadMerger::Limits limits = {.depth = 16, .most_bytes = kBounce / 2};
+    options.merger = std::make_unique<ReadMerger>(SlowOperations(), kSize, limits, 0);
+    options.bounce = bounce.span();
   }
   auto thread = IoThread::Start(file, std::move(engine), std::move(options));
   EXPECT_TRUE(thread.ok()) << thread.status();
@@ -83,6 +89,33 @@ Outcome ReadWithFaults(const RandomFile& random, const Way& way, const std::stri
     std::copy_n(random.bytes().begin() + at, kPiece, gap.begin());
   }
   return outcome;
+}
+
+TEST(MergedReadsTest, WhatTheBounceBufferCannotHoldIsReadOneByOne) {
+  const RandomFile random(kSize);
+  const AlignedBuffer bounce = AlignedBuffer::Allocate(128 << 10).value();
+  for (const size_t room : {size_t{0}, size_t{1000}, bounce.size()}) {
+    IoThreadOptions options;
+    const ReadMerger::Limits limits = {.depth = 16, .most_bytes = kSize};
+    options.merger = std::make_unique<ReadMerger>(SlowOperations(), kSize, limits, 0);
+    options.bounce = bounce.span().first(room);
+    const auto thread =
+        IoThread::Start(random.file(), MakeEngine("pread", random.file(), 16), std::move(options));
+    ASSERT_TRUE(thread.ok()) << thread.status();
+    const AlignedBuffer memory = AlignedBuffer::Allocate(kSize).value();
+    std::vector<IoRequest> requests;
+    for (uint32_t at = 0; at < kSize; at += kPiece) {
+      requests.push_back({.offset = at, .length = kPiece, .dst = memory.data() + at, .tag = 0});
+    }
+    ASSERT_TRUE((*thread)->Submit(requests, IoPriority::kDemand));
+    std::array<IoCompletion, 64> done;
+    while ((*thread)->in_flight() > 0) {
+      (*thread)->WaitForCompletion();
+      (*thread)->Poll(done);
+    }
+    EXPECT_EQ((*thread)->stats().operations, requests.size());
+    EXPECT_TRUE(std::equal(random.bytes().begin(), random.bytes().end(), memory.data()));
+  }
 }
 
 class FaultTest : public testing::TestWithParam<Way> {

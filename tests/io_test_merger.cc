@@ -78,7 +78,7 @@ DeviceProfile Bent() {
 
 TEST(ReadMergerTest, FindsTheBestOfAllSplits) {
   std::mt19937_64 random(7);
-  ReadMerger bent(Bent(), 128 << 20, 32, 0), straight(SlowOperations(), 128 << 20, 1, 0);
+  ReadMerger bent(Bent(), 128 << 20, {32}, 0), straight(SlowOperations(), 128 << 20, {1}, 0);
   for (int round = 0; round < 60; ++round) {
     const auto length = static_cast<uint32_t>(4096 * (1 + random() % 4));
     const size_t n = 1 + random() % 11;
@@ -95,7 +95,7 @@ TEST(ReadMergerTest, FindsTheBestOfAllSplits) {
 
 TEST(ReadMergerTest, ReadsAGapThatTakesLessThanAnOperation) {
   // An operation costs as much as 25,000 bytes.
-  ReadMerger merger(SlowOperations(), 128 << 20, 1, 0);
+  ReadMerger merger(SlowOperations(), 128 << 20, {1}, 0);
   const auto operations = [&](uint64_t gap) {
     const Batch batch = {{.offset = 0, .length = 4096, .dst = nullptr, .tag = 0},
                          {.offset = 4096 + gap, .length = 4096, .dst = nullptr, .tag = 0}};
@@ -110,7 +110,7 @@ TEST(ReadMergerTest, IsNeverModelledSlowerThanOneByOneOrWholeBlobs) {
   constexpr uint64_t kBlob = 512 << 10;
   std::mt19937_64 random(3);
   for (const DeviceProfile& profile : {Bent(), SlowOperations()}) {
-    ReadMerger merger(profile, 64 << 20, 32, 0);
+    ReadMerger merger(profile, 64 << 20, {32}, 0);
     for (int round = 0; round < 50; ++round) {
       const size_t n = 1 + random() % 900;  // before the gap: compilers differ in the order
       const uint32_t most_gap = 4096u << random() % 5;
@@ -133,8 +133,8 @@ TEST(ReadMergerTest, AMarginKeepsSmallGainsFromMattering) {
   // Together they take 53.8 us, apart 58.2.
   const Batch batch = {{.offset = 0, .length = 4096, .dst = nullptr, .tag = 0},
                        {.offset = 24'576, .length = 4096, .dst = nullptr, .tag = 0}};
-  ReadMerger bold(SlowOperations(), 128 << 20, 1, 0.05),
-      careful(SlowOperations(), 128 << 20, 1, 0.1);
+  ReadMerger bold(SlowOperations(), 128 << 20, {1}, 0.05),
+      careful(SlowOperations(), 128 << 20, {1}, 0.1);
   EXPECT_EQ(bold.Split(batch).size(), 1u);
   EXPECT_EQ(careful.Split(batch).size(), 2u);
   EXPECT_NEAR(careful.modelled_ns(), 58'192, 10);
@@ -143,7 +143,7 @@ TEST(ReadMergerTest, AMarginKeepsSmallGainsFromMattering) {
 }
 
 TEST(ReadMergerTest, LeavesOverlapsDisorderAndEmptyReadsAlone) {
-  ReadMerger merger(SlowOperations(), 128 << 20, 8, 0);
+  ReadMerger merger(SlowOperations(), 128 << 20, {8}, 0);
   const auto runs = [&](const Batch& batch) {
     const auto split = merger.Split(batch);
     return std::vector<uint32_t>(split.begin(), split.end());
