@@ -139,8 +139,8 @@ class Planner {
     const MatrixEntry& embedding = file_.matrix(0);
     const PassPieces pieces = MaxPassPieces(file_, plan_);
     return uint64_t{plan_.n_buffers} * plan_.piece_bytes +
-           WeightStore::EmbedBufferBytes(embedding, plan_.chunk) +
-           plan_.merge_bytes + WeightIo::Bytes(io_capacity(), plan_.n_buffers) +
+           WeightStore::EmbedBufferBytes(embedding, plan_.chunk) + plan_.merge_bytes +
+           WeightIo::Bytes(io_capacity(), plan_.n_buffers) +
            (pieces.demand + pieces.stream) * sizeof(StreamPiece);
   }
   uint64_t ResidentBytes() const {
