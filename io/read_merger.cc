@@ -12,10 +12,10 @@ constexpr uint32_t kDepths[] = {32, 16, 8, 4, 2, 1};
 }  // namespace
 
 double ReadMerger::MarginFor(const DeviceProfile& profile) {
-  constexpr double kMeasured = 0.1, kFitted = 0.2, kMost = 0.5;
+  constexpr double kMeasured = 0.25, kMost = 0.5;
   double margin = profile.fits().empty() ? 0 : kMeasured;
   for (const CostFit& fit : profile.fits()) {
-    if (fit.reads.empty()) margin = std::max({margin, kFitted, fit.worst_residual});
+    if (fit.reads.empty()) margin = std::max(margin, fit.worst_residual);
   }
   return std::min(margin, kMost);
 }

@@ -38,9 +38,9 @@ class ReadMerger {
   // Costs of random reads within `range` bytes. A split that is modelled to save less than the
   // share `margin` of what single reads take is not made.
   ReadMerger(const DeviceProfile& profile, uint64_t range, const Limits& limits, double margin);
-  // The margin that a profile calls for. A line that was fitted is off by as much as its residual,
-  // and what any measurement of reads leaves out speaks for single ones: they land in registered
-  // memory, and need no list of segments.
+  // The margin that a profile calls for. A line that was fitted is off by as much as its residual;
+  // and what any measurement of reads leaves out speaks for single ones, which need not be copied
+  // and bring nothing into the CPU's caches that nobody wants.
   static double MarginFor(const DeviceProfile& profile);
   // DRAM that it takes, at most.
   static size_t Bytes();
