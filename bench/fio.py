@@ -22,11 +22,11 @@ def run_fio(options, rw, bs, depth):
     batch = [] if options.default_batch else [
         "--registerfiles=1", "--fixedbufs=1", f"--iodepth_batch_submit={depth}",
         "--iodepth_batch_complete_min=1", f"--iodepth_batch_complete_max={depth}"]
-    report = run_json([options.fio, *batch, "--name=x", f"--filename={options.file}", f"--rw={rw}",
+    report = run_json([options.fio, "--name=x", f"--filename={options.file}", f"--rw={rw}",
                        f"--bs={bs}", f"--iodepth={depth}", f"--size={options.size}",
                        f"--runtime={options.runtime}", "--time_based", "--ramp_time=0.25",
-                       "--direct=1", "--ioengine=io_uring", "--readonly", "--lat_percentiles=1",
-                       "--output-format=json"])
+                       "--direct=1", "--ioengine=io_uring", *batch, "--readonly",
+                       "--lat_percentiles=1", "--output-format=json"])
     read = report["jobs"][0]["read"]
     return {"mb": read["bw_bytes"] / 1e6, "p50": read["lat_ns"]["percentile"]["50.000000"] / 1e3,
             "cpu": (report["jobs"][0]["usr_cpu"] + report["jobs"][0]["sys_cpu"]) / 100

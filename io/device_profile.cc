@@ -123,7 +123,8 @@ double DeviceProfile::ReadNs(uint32_t bytes, uint64_t range, uint32_t depth) con
   if (deep == nullptr || deep->depth == shallow->depth) return shallow->ReadNs(bytes);
   const double at = std::log(static_cast<double>(depth) / shallow->depth) /
                     std::log(static_cast<double>(deep->depth) / shallow->depth);
-  return std::exp(std::lerp(std::log(shallow->ReadNs(bytes)), std::log(deep->ReadNs(bytes)), at));
+  const auto log_ns = [&](const CostFit& f) { return std::log(std::max(f.ReadNs(bytes), 1.0)); };
+  return std::exp(std::lerp(log_ns(*shallow), log_ns(*deep), at));
 }
 
 uint32_t DeviceProfile::BestDepth() const {

@@ -345,7 +345,8 @@ void IoThreadImpl::FailRun(std::span<const IoRequest> run) {
 // Wakes the producer if it sleeps, once for many completions: while as many reads are in flight as
 // may be, more are about to complete, and waking takes as long as a small read.
 void IoThreadImpl::AnnounceCompletions() {
-  const size_t enough = ops_.size() / 2;
+  constexpr size_t kDeep = 16;  // in a shallow queue the next one may take long
+  const size_t enough = ops_.size() >= kDeep ? ops_.size() / 2 : 1;
   if (unannounced_ == 0 || (reads_.full() && unannounced_ < enough)) return;
   unannounced_ = 0;
   if (producer_state_.exchange(kAwake, std::memory_order_acq_rel) == kParked) {

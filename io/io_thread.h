@@ -5,8 +5,8 @@
 // reads, and of demand reads those that lie near each other are done together if a merger says so.
 // The I/O thread completes short reads, retries EINTR and EAGAIN, retries EIO a bounded
 // number of times, and after EINVAL on a direct descriptor turns to the buffered one for good,
-// which mode_change_note() tells. With nothing to do it sleeps. While the queue is full it tells of
-// completions in groups of half a queue.
+// which mode_change_note() tells. With nothing to do it sleeps. While a deep queue is full it tells
+// of completions in groups of half a queue.
 #ifndef SLUICE_IO_IO_THREAD_H_
 #define SLUICE_IO_IO_THREAD_H_
 
@@ -30,7 +30,7 @@ struct IoThreadOptions {
   uint32_t capacity = 4096;            // most requests accepted and not yet taken back by Poll
   int core = -1;                       // -1: the fastest allowed core, see io/cpu_topology.h
   std::unique_ptr<ReadMerger> merger;  // null: every request is an operation
-  // For what the merger puts together, as many bytes as it was told; see ReadOperations. To be
+  // For what the merger puts together, as large as it was told; see ReadOperations. To be
   // registered with the engine; must outlive the thread.
   std::span<std::byte> bounce = {};
 };

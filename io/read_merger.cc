@@ -22,7 +22,7 @@ double ReadMerger::MarginFor(const DeviceProfile& profile) {
 
 ReadMerger::ReadMerger(const DeviceProfile& profile, uint64_t range, const Limits& limits,
                        double margin)
-    : most_bytes_(std::min(limits.most_bytes, kMostBytes)), margin_(margin) {
+    : most_bytes_(std::min(limits.bounce_bytes / 4, kMostBytes)), margin_(margin) {
   for (const uint32_t d : kDepths) {
     if (d > limits.depth && d != 1) continue;
     Level level{.depth = d, .cost_ns = std::vector<float>(kSizes)};

@@ -1,11 +1,11 @@
 // Which reads of a batch are done as one operation.
 //
-// Reads that lie near each other may go to the device together, the bytes between them being read
-// into nothing. What that is worth depends on the device: a run of reads from i to j takes as long
-// as one read of all bytes from the first to the last. The split with the least total time comes
-// from dynamic programming over the batch, best[i] = min over j of cost(i..j) + best[j]. Where an
-// operation costs a constant and each byte another this is the rule "read a gap that takes less
-// time than an operation"; measured devices bend, and two short reads may beat one of both.
+// Reads that lie near each other may go to the device together, with the bytes between them, which
+// nobody looks at. What that is worth depends on the device: a run of reads from i to j takes as
+// long as one read of all bytes from the first to the last. The split with the least total time
+// comes from dynamic programming over the batch, best[i] = min over j of cost(i..j) + best[j].
+// Where an operation costs a constant and each byte another this is the rule "read a gap that takes
+// less time than an operation"; measured devices bend, and two short reads may beat one of both.
 //
 // Few large operations keep a device less busy than many small ones, so costs are by queue depth:
 // the split is made for the deepest queue, and if that leaves fewer operations than the queue
@@ -32,8 +32,10 @@ class ReadMerger {
   static constexpr size_t kMostBatch = 1024;
 
   struct Limits {
-    uint32_t depth = 1;                // operations in flight, at most
-    uint32_t most_bytes = kMostBytes;  // of an operation that is for several requests
+    uint32_t depth = 1;  // operations in flight, at most
+    // Of the buffer that operations for several requests share. One takes at most a quarter of it,
+    // so that there is always more than one on its way.
+    uint32_t bounce_bytes = 4 * kMostBytes;
   };
   // Costs of random reads within `range` bytes. A split that is modelled to save less than the
   // share `margin` of what single reads take is not made.

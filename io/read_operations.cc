@@ -21,6 +21,14 @@ uint64_t PauseNs(uint16_t tries) {
   return std::min(kFirstPauseNs << doublings, kLongestPauseNs);
 }
 
+// The largest part that is so aligned, as are its 64 units.
+std::span<std::byte> AlignedPart(std::span<std::byte> memory, size_t alignment) {
+  const size_t skipped = -reinterpret_cast<uintptr_t>(memory.data()) % alignment;
+  if (memory.size() < skipped) return {};
+  return memory.subspan(skipped).first((memory.size() - skipped) / (kUnits * alignment) *
+                                       (kUnits * alignment));
+}
+
 // Requests are told apart by slot and generation, never by the order in which they come back.
 uint64_t UserOf(uint32_t index, uint32_t generation) {
   return static_cast<uint64_t>(generation) << 32 | index;
@@ -34,8 +42,8 @@ ReadOperations::ReadOperations(const StorageFile& file, uint32_t depth, uint32_t
                                std::span<std::byte> bounce)
     : file_(file),
       max_run_(max_run),
-      bounce_(bounce),
-      unit_bytes_(bounce.size() / kUnits / kPage * kPage),
+      bounce_(AlignedPart(bounce, std::max<size_t>(file.block(), kPage))),
+      unit_bytes_(bounce_.size() / kUnits),
       slots_(depth),
       requests_(size_t{depth} * max_run) {
   free_.reserve(depth);

@@ -19,7 +19,7 @@ namespace sluice {
 class ReadOperations {
  public:
   // At most `depth` runs at a time, each of at most `max_run` requests. A run of more than one is
-  // read into a part of `bounce`, page-aligned, and copied from there: one read of memory that is
+  // read into a part of `bounce` and copied from there: one read of memory that is
   // registered costs the kernel less than one that is spread over many places, and what lies
   // between two requests has a place too. While there is none the run waits; one that is longer
   // than all of it is read request by request. `file` must outlive this object.
@@ -109,7 +109,7 @@ class ReadOperations {
   std::vector<IoRequest> requests_;      // [slot x max_run]
   std::vector<IoCompletion> completed_;  // by the last call
   std::vector<uint32_t> free_;
-  std::vector<uint32_t> ready_;  // slots to start, in order
+  std::vector<uint32_t> ready_;  // slots to start, in order; of which some may wait for units
   size_t in_engine_ = 0;
   int direct_error_ = 0;
   uint64_t direct_error_offset_ = 0;

@@ -84,6 +84,20 @@ void RepeatFfns(const SluiceFile& file, uint32_t n_tokens, TokenWork& work) {
   }
 }
 
+// What a cache of few slots cannot hold at once is asked for in turn.
+MergedBatch MergeWaves(ReadMerger& merger, std::span<const IoRequest> reads, uint32_t n_slots) {
+  MergedBatch all;
+  while (!reads.empty()) {
+    const auto wave = reads.first(std::min<size_t>(reads.size(), std::max(n_slots, 1u)));
+    const MergedBatch merged = MergeAll(merger, wave);
+    all.operations += merged.operations;
+    all.bytes += merged.bytes;
+    all.ns += merged.ns;
+    reads = reads.subspan(wave.size());
+  }
+  return all;
+}
+
 // The first quarter of the trace warms the cache and is not counted.
 absl::Status AddMisses(const SluiceFile& file, const MemoryPlan& plan, const DeviceProfile& profile,
                        const ActivationTrace& trace, FlashDemand& demand) {
@@ -103,7 +117,7 @@ absl::Status AddMisses(const SluiceFile& file, const MemoryPlan& plan, const Dev
       const uint64_t hits_before = replay->hits();
       const std::span<const IoRequest> reads = replay->Next(t, l);
       if (t < warm) continue;
-      const MergedBatch batch = MergeAll(merger, reads);
+      const MergedBatch batch = MergeWaves(merger, reads, plan.n_slots);
       demand.miss_bytes += batch.bytes / n;
       demand.miss_operations += batch.operations / n;
       demand.miss_ns += batch.ns / n;
@@ -187,12 +201,7 @@ MeasuredCost::MeasuredCost(const std::vector<MeasuredRun>& runs, bool of_the_dev
     return a.planned_bytes < b.planned_bytes;
   };
   const auto [small, large] = std::minmax_element(runs.begin(), runs.end(), by_budget);
-  load_ns_per_byte_ = large->load_ns / large->planned_bytes;
-  if (large->load_ns > small->load_ns && large->planned_bytes > small->planned_bytes) {
-    load_ns_per_byte_ =
-        (large->load_ns - small->load_ns) / (large->planned_bytes - small->planned_bytes);
-    load_ns_ = large->load_ns - large->planned_bytes * load_ns_per_byte_;
-  }
+  if (of_the_device) FitLoad(*small, *large);
   for (const MeasuredRun& run : runs) {
     TokenCost cost = {run.compute_ns, weight, 1};
     if (of_the_device) cost.io_factor = IoFactor(run, cost);
@@ -201,6 +210,13 @@ MeasuredCost::MeasuredCost(const std::vector<MeasuredRun>& runs, bool of_the_dev
   }
   std::sort(points_.begin(), points_.end(),
             [](const Point& a, const Point& b) { return a.flash_bytes < b.flash_bytes; });
+}
+
+void MeasuredCost::FitLoad(const MeasuredRun& small, const MeasuredRun& large) {
+  load_ns_per_byte_ = large.load_ns / large.planned_bytes;
+  if (large.load_ns <= small.load_ns || large.planned_bytes <= small.planned_bytes) return;
+  load_ns_per_byte_ = (large.load_ns - small.load_ns) / (large.planned_bytes - small.planned_bytes);
+  load_ns_ = large.load_ns - large.planned_bytes * load_ns_per_byte_;
 }
 
 MeasuredCost::Cost MeasuredCost::At(double flash_bytes) const {
@@ -233,21 +249,25 @@ absl::StatusOr<Forecast> ForecastRun(const SluiceFile& file, const MemoryPlan& p
   f.token_ns = TokenNs(f.demand.work, f.cost);
   f.load_ns = std::max(StreamNs(profile, ResidentBytes(file, plan), kLoadRead),
                        cost.LoadNs(static_cast<double>(plan.total)));
-  const bool one_by_one = trace != nullptr && plan.chunk < kStreamTokens && !plan.holds_all_bundles;
+  const bool fills_cache = plan.holds_all_bundles;  // with the first chunk
   const TokenWork matrices = MatrixWork(file, plan, profile);
-  for (uint32_t done = 0; done < prompt_tokens; done += plan.chunk) {
-    const uint32_t n = std::min(prompt_tokens - done, plan.chunk);
-    TokenWork work = one_by_one ? f.demand.work : matrices;
+  const auto chunk_ns = [&](uint32_t n, bool first) {
     TokenCost of_chunk = f.cost;
+    const bool one_by_one = trace != nullptr && n < kStreamTokens && !(fills_cache && first);
+    TokenWork work = one_by_one ? f.demand.work : matrices;
     if (one_by_one) {
       of_chunk.compute_ns *= n;
       RepeatFfns(file, n, work);
-    } else {  // all of them pass; nothing is cached before the first chunk
+    } else {  // all of them pass
       of_chunk.compute_ns = n * found.prefill_compute_ns;
-      AddBundles(file, plan.holds_all_bundles && done > 0 ? 1 : 0, work);
+      AddBundles(file, fills_cache && !first ? 1 : 0, work);
     }
-    f.prefill_ns += TokenNs(work, of_chunk);
-  }
+    return TokenNs(work, of_chunk);
+  };
+  const uint32_t n_whole = prompt_tokens / plan.chunk, rest = prompt_tokens % plan.chunk;
+  if (n_whole > 0) f.prefill_ns = chunk_ns(plan.chunk, true);
+  if (n_whole > 1) f.prefill_ns += (n_whole - 1) * chunk_ns(plan.chunk, false);
+  if (rest > 0) f.prefill_ns += chunk_ns(rest, n_whole == 0);
   return f;
 }
 

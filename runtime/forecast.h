@@ -62,9 +62,12 @@ class MeasuredCost {
     double prefill_compute_ns = 0;  // of a prompt token
   };
   Cost At(double flash_bytes) const;
+  // 0 if the runs did not read from the profile's device.
   double LoadNs(double planned_bytes) const;
 
  private:
+  void FitLoad(const MeasuredRun& small, const MeasuredRun& large);
+
   struct Point {
     double flash_bytes = 0, io_ns = 0;  // of a token, by the profile
     Cost cost;

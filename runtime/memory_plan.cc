@@ -250,9 +250,10 @@ class Planner {
         absl::StrFormat("%u positions", request_.context));
     add("scratch", ScratchBytes(), absl::StrFormat("prompt chunks of %u tokens", plan_.chunk));
     add("reading", StreamBytes(),
-        request_.mapped ? ""
-                        : absl::StrFormat("%u buffers of %s, queues", plan_.n_buffers,
-                                          FormatBytes(plan_.piece_bytes)));
+        request_.mapped
+            ? ""
+            : absl::StrFormat("%u buffers of %s, %s for merged reads, queues", plan_.n_buffers,
+                              FormatBytes(plan_.piece_bytes), FormatBytes(plan_.merge_bytes)));
     add("tokenizer and directory", file_.memory_bytes() + request_.tokenizer_bytes, "");
     return plan_;
   }

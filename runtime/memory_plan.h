@@ -1,6 +1,6 @@
 // What is held in DRAM under a budget. The budget covers everything that the decoder takes: records
-// of the file, tokenizer, KV cache, scratch, stream buffers, resident matrices, neuron cache. The
-// program itself (code, libraries, stacks) is not in it: at most kProcessBytes.
+// of the file, tokenizer, KV cache, scratch, buffers for reads, resident matrices, neuron cache.
+// The program itself (code, libraries, stacks) is not in it: at most kProcessBytes.
 #ifndef SLUICE_RUNTIME_MEMORY_PLAN_H_
 #define SLUICE_RUNTIME_MEMORY_PLAN_H_
 

@@ -16,7 +16,7 @@ class Reads {
  public:
   Reads(const std::vector<Piece>& pieces, size_t n_buffers) : pieces_(pieces) {
     landed_.reserve(pieces.size());
-    for (size_t i = 0; i < n_buffers; ++i) Submit(0);
+    for (size_t i = 0; i < std::max<size_t>(n_buffers, 1); ++i) Submit(0);
   }
 
   // The time at which a read that is asked for at `now` has come.

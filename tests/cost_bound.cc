@@ -30,8 +30,9 @@ long ReleaseFreedMemory() {
   __sanitizer_purge_allocator();
 #endif
   malloc_trim(0);
-  std::ofstream("/proc/self/clear_refs") << 5;  // the peak begins anew: proc(5)
-  return StatusKib("VmRSS");
+  std::ofstream clear("/proc/self/clear_refs");
+  clear << 5 << std::flush;  // the peak begins anew: proc(5)
+  return StatusKib(clear ? "VmRSS" : "VmHWM");
 }
 
 }  // namespace

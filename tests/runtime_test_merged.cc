@@ -20,6 +20,17 @@ using testing::HasSubstr;
 constexpr size_t kPrompt = 11;
 constexpr size_t kDecoded = 5;
 
+// A queue of 32 pays off here, so that many merged runs are on their way.
+DeviceProfile DeepQueue() {
+  DeviceProfile profile = SlowOperations();
+  CostFit deep = profile.fits().front();
+  deep.depth = 32;
+  deep.operation_ns /= 2;
+  deep.ns_per_byte /= 2;
+  profile.AddFit(deep);
+  return profile;
+}
+
 class MergedReadsTest : public testing::Test {
  protected:
   MergedReadsTest()
@@ -67,7 +78,7 @@ class MergedReadsTest : public testing::Test {
   std::vector<int32_t> tokens_;
   Logits plain_;
   std::shared_ptr<const DeviceProfile> profile_ =
-      std::make_shared<const DeviceProfile>(SlowOperations());
+      std::make_shared<const DeviceProfile>(DeepQueue());
 };
 
 TEST_F(MergedReadsTest, TheBitsAreThoseOfSingleReadsInFewerOperations) {

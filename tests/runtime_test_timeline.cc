@@ -99,8 +99,12 @@ TEST(MeasuredCostTest, WhatComesBeforeTheFirstTokenIsInterpolatedToo) {
 }
 
 TEST(MeasuredCostTest, SaysNothingOfADeviceThatWasNotRead) {
-  const MeasuredCost cost({RunWith(10, {100'000, 1, 4})}, false);
+  MeasuredRun run = RunWith(10, {100'000, 1, 4});
+  run.planned_bytes = run.load_ns = 100;
+  const MeasuredCost cost({run}, false);
   EXPECT_EQ(cost.At(50'000).token.io_factor, 1);
+  EXPECT_EQ(cost.At(50'000).token.compute_ns, 100'000);
+  EXPECT_EQ(cost.LoadNs(100), 0);
 }
 
 TEST(MeasuredCostTest, WhatReadsNextToNothingSaysNothingOfReading) {

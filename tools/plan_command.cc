@@ -89,7 +89,8 @@ class Planner {
   }
 
   absl::Status FindDevice(const std::atomic<int>* stop) {
-    SLUICE_ASSIGN_OR_RETURN(device_, ReadDevice(flags_.device, *file_, budgets_.front() / 2, stop));
+    SLUICE_ASSIGN_OR_RETURN(device_, ReadDevice(flags_.device, *file_,
+                                                std::max<uint64_t>(budgets_.front() / 2, 1), stop));
     if (device_.profile == nullptr) {
       return absl::FailedPreconditionError(
           absl::StrCat(device_.note, "; a plan needs a device profile: give one with --device"));
@@ -183,7 +184,7 @@ class Planner {
     const auto load_ns = static_cast<double>(NowNs() - begin_ns);
     GenerationRequest request;
     const auto room = static_cast<int64_t>(plan.request.context);
-    request.prompt = Prompt(plan);
+    SLUICE_ASSIGN_OR_RETURN(request.prompt, Prompt(plan));
     request.ignore_eos = true;
     request.n_predict = room - static_cast<int64_t>(request.prompt.size());
     request.sampler.temperature = 0;
@@ -212,9 +213,14 @@ class Planner {
   }
 
   // The text, over and over: a chunk of a prompt like the one that is asked for.
-  std::vector<int32_t> Prompt(const MemoryPlan& plan) const {
+  absl::StatusOr<std::vector<int32_t>> Prompt(const MemoryPlan& plan) const {
     constexpr uint32_t kMost = 128;
     const std::vector<int32_t> text = tokenizer_->Encode(kText, {});
+    if (text.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flags_.model,
+                       ": its vocabulary has no tokens for an English text, with which plan runs"));
+    }
     std::vector<int32_t> prompt(
         std::min({kMost, report_.prompt_tokens, plan.chunk, plan.request.context / 2 + 1}));
     for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = text[i % text.size()];

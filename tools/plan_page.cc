@@ -47,7 +47,7 @@ std::string Row(const PlanRow& r) {
       "<td>%.2f</td><td>%.2f</td><td>%.2f</td><td class=\"text\">%s</td></tr>\n",
       FormatBytes(r.budget), f.tokens_per_second(), 100 * f.demand.hit_rate, f.demand.bytes() / 1e6,
       f.cost.compute_ns / 1e6, f.cost.io_factor * (f.demand.stream_ns + f.demand.miss_ns) / 1e6,
-      f.load_ns / 1e9, (f.prefill_ns + f.token_ns) / 1e9, LimitName(r.limit));
+      f.load_ns / 1e9, f.prefill_ns / 1e9, LimitName(r.limit));
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ Json RowJson(const PlanRow& r) {
           {"io_factor", r.forecast.cost.io_factor},
           {"tokens_per_second", r.forecast.tokens_per_second()},
           {"load_ms", Ms(r.forecast.load_ns)},
-          {"ttft_ms", Ms(r.forecast.prefill_ns + r.forecast.token_ns)},
+          {"ttft_ms", Ms(r.forecast.prefill_ns)},
           {"limit", LimitName(r.limit)},
           {"tokens_per_second_if_doubled",
            {{"compute", r.if_compute}, {"flash", r.if_flash}, {"memory", r.if_memory}}}};
@@ -65,7 +65,7 @@ std::string PlanTable(const PlanReport& report) {
         &out, "%10s %7.1f%% %10.1f %10.2f %10.2f %10.2f %9.2f %9.2f  %s\n", FormatBytes(r.budget),
         100 * f.demand.hit_rate, Mb(f.demand.bytes()), Ms(f.cost.compute_ns),
         f.cost.io_factor * Ms(f.demand.stream_ns + f.demand.miss_ns), f.tokens_per_second(),
-        f.load_ns / 1e9, (f.prefill_ns + f.token_ns) / 1e9, LimitName(r.limit));
+        f.load_ns / 1e9, f.prefill_ns / 1e9, LimitName(r.limit));
   }
   return out;
 }

@@ -86,9 +86,9 @@ absl::Status Keep(const std::string& kept, const ProbedFile& file, uint64_t memo
   return out->Commit();
 }
 
-// At most fourteen cells of 0.11 s. Each lies somewhere else in the file: what one has read may be
-// in a cache of the device or of the host of a virtual machine for the next one, and for a model
-// that is much larger than such a cache it never is.
+// At most fourteen cells of 0.11 s. Each lies somewhere else in a file that is larger than the
+// range: what one has read may be in a cache of the device or of the host of a virtual machine for
+// the next one, and of a model that is much larger than such a cache it never is.
 std::vector<LoadSpec> Cells(const ProbedFile& file, uint64_t range, uint64_t memory,
                             LoadEngine engine) {
   LoadSpec base;
