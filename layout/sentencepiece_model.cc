@@ -105,10 +105,6 @@ int32_t ToId(uint64_t varint) {
 
 absl::Status ReadPiece(std::string_view message, const std::string& path, TokenizerData& data) {
   const size_t id = data.tokens.size();
-  if (id == kMaxTokens) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: has more than %d pieces", path, kMaxTokens));
-  }
   std::string_view text;
   float score = 0.0f;
   uint64_t type = static_cast<uint64_t>(TokenType::kNormal);
@@ -169,6 +165,22 @@ absl::Status ReadNormalizer(std::string_view message, const std::string& path,
   return absl::OkStatus();
 }
 
+// Before any piece is kept: lists that grow take several times their size.
+absl::Status MakeRoomForPieces(std::string_view bytes, const std::string& path,
+                               TokenizerData& data) {
+  size_t n = 0;
+  WireReader reader(bytes);
+  for (WireField field; reader.Next(field);) n += field.number == kPieces;
+  if (n > kMaxTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: has more than %d pieces", path, kMaxTokens));
+  }
+  data.tokens.reserve(n);
+  data.scores.reserve(n);
+  data.types.reserve(n);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<VocabularyFile> ReadSentencePieceModel(std::string_view bytes,
@@ -177,6 +189,7 @@ absl::StatusOr<VocabularyFile> ReadSentencePieceModel(std::string_view bytes,
   TokenizerData& data = file.imported.data;
   data.kind = TokenizerKind::kSentencePiece;
   data.space_prefix = SpacePrefix::kEachPart;
+  SLUICE_RETURN_IF_ERROR(MakeRoomForPieces(bytes, path, data));
   TrainerSpec trainer;
   WireReader reader(bytes);
   for (WireField field; reader.Next(field);) {
