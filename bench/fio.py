@@ -4,7 +4,7 @@
   bench/fio.py SLUICE FILE [--fio PATH] [-r ROUNDS] [--bs 4k,16k,64k,512k] [--iodepth 1,32]
                [--rw read,randread] [--size 1g] [--runtime 1]
 
-Both read with io_uring past the page cache, with the file and the buffers registered and as many
+Both read with io_uring past the page cache, with the file registered and as many
 reads in a system call as there are to submit or to reap, which is not fio's default but what
 iobench does; --default-batch leaves that to fio. iobench asks for huge pages, which large direct
 reads gain by; fio gets them too if there are some (sysctl vm.nr_hugepages=32). The file is read once
@@ -26,7 +26,7 @@ def free_huge_pages():
 
 def run_fio(options, rw, bs, depth):
     batch = [] if options.default_batch else [
-        "--registerfiles=1", "--fixedbufs=1", f"--iodepth_batch_submit={depth}",
+        "--registerfiles=1", f"--iodepth_batch_submit={depth}",
         "--iodepth_batch_complete_min=1", f"--iodepth_batch_complete_max={depth}"]
     memory = ["--mem=shmhuge"] if free_huge_pages() >= 16 else []
     report = run_json([options.fio, *memory, "--name=x", f"--filename={options.file}", f"--rw={rw}",

@@ -97,7 +97,11 @@ class Cell {
     for (int j = 0; j < spec_.n_jobs; ++j) {
       SLUICE_ASSIGN_OR_RETURN(auto engine, MakeLoadEngine(*file_, spec_, device));
       if (j == 0) result_.engine_note = engine->description();
-      auto memory = AlignedBuffer::Allocate(size_t{engine->depth()} * spec_.block);
+      // At least as much as gets huge pages, as the memory of a model does: a read into many small
+      // ones is spread over as many places, for which a device takes up to twice as long.
+      constexpr size_t kHugePages = 4 << 20;
+      const size_t bytes = std::max(size_t{engine->depth()} * spec_.block, kHugePages);
+      auto memory = AlignedBuffer::Allocate(bytes);
       if (!memory.ok()) return Annotate(memory.status(), "buffers for --iodepth reads of --bs");
       jobs_.push_back(
           std::make_unique<LoadJob>(*file_, spec_, j, std::move(engine), *std::move(memory)));
