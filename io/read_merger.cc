@@ -12,7 +12,7 @@ constexpr uint32_t kDepths[] = {32, 16, 8, 4, 2, 1};
 }  // namespace
 
 double ReadMerger::MarginFor(const DeviceProfile& profile) {
-  constexpr double kMeasured = 0.25, kMost = 0.5;
+  constexpr double kMeasured = 0.35, kMost = 0.5;
   double margin = profile.fits().empty() ? 0 : kMeasured;
   for (const CostFit& fit : profile.fits()) {
     if (fit.reads.empty()) margin = std::max(margin, fit.worst_residual);
