@@ -4,12 +4,12 @@
   bench/fio.py SLUICE FILE [--fio PATH] [-r ROUNDS] [--bs 4k,16k,64k,512k] [--iodepth 1,32]
                [--rw read,randread] [--size 1g] [--runtime 1]
 
-Both read with io_uring past the page cache, with the file registered and as many
-reads in a system call as there are to submit or to reap, which is not fio's default but what
-iobench does; --default-batch leaves that to fio. iobench asks for huge pages, which large direct
-reads gain by; fio gets them too if there are some (sysctl vm.nr_hugepages=32). The file is read once
-before, since the host of a virtual machine may not have it in memory. Prints a Markdown table of the
-medians and their ratio, with the lowest and highest ratio of a round beside it.
+Both read with io_uring past the page cache, with the file registered and as many reads in a system
+call as there are to submit or to reap, which is not fio's default but what iobench does. iobench asks
+for huge pages, which large direct reads gain by; fio gets them too if there are some (sysctl
+vm.nr_hugepages=32). The file is read once before, since the host of a virtual machine may not have it
+in memory. Prints a Markdown table of the medians and their ratio, with the lowest and highest ratio of
+a round beside it.
 """
 import argparse
 import statistics
@@ -25,9 +25,8 @@ def free_huge_pages():
 
 
 def run_fio(options, rw, bs, depth):
-    batch = [] if options.default_batch else [
-        "--registerfiles=1", f"--iodepth_batch_submit={depth}",
-        "--iodepth_batch_complete_min=1", f"--iodepth_batch_complete_max={depth}"]
+    batch = ["--registerfiles=1", f"--iodepth_batch_submit={depth}",
+             "--iodepth_batch_complete_min=1", f"--iodepth_batch_complete_max={depth}"]
     memory = ["--mem=shmhuge"] if free_huge_pages() >= 16 else []
     report = run_json([options.fio, *memory, "--name=x", f"--filename={options.file}", f"--rw={rw}",
                        f"--bs={bs}", f"--iodepth={depth}", f"--size={options.size}",
@@ -62,7 +61,6 @@ def main():
     parser.add_argument("--rw", default="read,randread")
     parser.add_argument("--size", default="1g")
     parser.add_argument("--runtime", type=float, default=3)
-    parser.add_argument("--default-batch", action="store_true")
     options = parser.parse_args()
     subprocess.run(["dd", f"if={options.file}", "of=/dev/null", "bs=4M", "iflag=direct"],
                    stderr=subprocess.DEVNULL, check=True)

@@ -167,8 +167,8 @@ class MergerBench {
   }
 
   static constexpr uint32_t kCapacity = 1 << 15;
-  static constexpr uint32_t kMergeBytes = 4
-                                          << 20;  // as a memory plan allots with budgets >= 128 MiB
+  // As much as a memory plan gives with 128 MiB and more.
+  static constexpr uint32_t kMergeBytes = 4 << 20;
 
   const SluiceFile& file_;
   const ActivationTrace& trace_;
