@@ -4,12 +4,13 @@
   bench/fio.py SLUICE FILE [--fio PATH] [-r ROUNDS] [--bs 4k,16k,64k,512k] [--iodepth 1,32]
                [--rw read,randread] [--size 1g] [--runtime 1]
 
-Both read with io_uring past the page cache, with the file registered and as many reads in a system
-call as there are to submit or to reap, which is not fio's default but what iobench does. iobench asks
-for huge pages, which large direct reads gain by; fio gets them too if there are some (sysctl
-vm.nr_hugepages=32). The file is read once before, since the host of a virtual machine may not have it
-in memory. Prints a Markdown table of the medians and their ratio, with the lowest and highest ratio of
-a round beside it.
+Both read with io_uring past the page cache, with the file registered, at most 16 reads given to the
+device in a system call and as many reaped as there are, which is not fio's default but what iobench
+does. iobench asks for huge pages, which large direct reads gain by; fio gets them too if there are some
+(sysctl vm.nr_hugepages=32). The file is read once before, since the host of a virtual machine may not
+have it in memory. Prints a Markdown table of the medians and of the median, lowest and highest ratio of
+the two runs of a round: a machine changes its speed from minute to minute, both runs of a round meet
+the same.
 """
 import argparse
 import statistics
@@ -25,7 +26,7 @@ def free_huge_pages():
 
 
 def run_fio(options, rw, bs, depth):
-    batch = ["--registerfiles=1", f"--iodepth_batch_submit={depth}",
+    batch = ["--registerfiles=1", f"--iodepth_batch_submit={min(depth, 16)}",
              "--iodepth_batch_complete_min=1", f"--iodepth_batch_complete_max={depth}"]
     memory = ["--mem=shmhuge"] if free_huge_pages() >= 16 else []
     report = run_json([options.fio, *memory, "--name=x", f"--filename={options.file}", f"--rw={rw}",
@@ -69,14 +70,14 @@ def main():
           "CPU us/read fio, sluice |\n|---|---|---|---|---|---|---|---|")
     for rw in options.rw.split(","):
         for bs in options.bs.split(","):
-            for depth in options.iodepth.split(","):
+            for depth in map(int, options.iodepth.split(",")):
                 rounds = [(run_fio(options, rw, bs, depth), run_sluice(options, rw, bs, depth))
                           for _ in range(options.r)]
                 median = [{key: statistics.median(r[way][key] for r in rounds)
                            for key in ("mb", "p50", "cpu")} for way in (0, 1)]
                 ratios = [s["mb"] / f["mb"] for f, s in rounds]
                 print(f"| {rw} | {bs} | {depth} | {median[0]['mb']:.1f} | {median[1]['mb']:.1f} | "
-                      f"{median[1]['mb'] / median[0]['mb']:.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
+                      f"{statistics.median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
                       f" | {median[0]['p50']:.1f}, {median[1]['p50']:.1f} | "
                       f"{median[0]['cpu']:.2f}, {median[1]['cpu']:.2f} |", flush=True)
 

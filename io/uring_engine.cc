@@ -20,6 +20,10 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kWakeUser = UINT64_MAX;
+// Reads are given to the device in groups of at most this many: it works on the first while the
+// next are prepared. All in one call, a deep queue empties and fills in lockstep
+// (bench/RESULTS.md).
+constexpr uint32_t kGroup = 16;
 constexpr size_t kMostRegistered = size_t{1} << 30;  // the kernel's limit for one buffer
 
 std::string WhyNotRegistered(int err) {
@@ -54,7 +58,7 @@ absl::StatusOr<std::unique_ptr<UringEngine>> UringEngine::Create(
 
 UringEngine::~UringEngine() {
   if (ring_ != nullptr) {
-    if (started_) Drain();
+    Drain();
     io_uring_queue_exit(ring_.get());
   }
   if (wake_fd_ >= 0) close(wake_fd_);
@@ -106,15 +110,6 @@ void UringEngine::RegisterBuffers(std::span<const std::span<std::byte>> buffers)
   description_ += ')';
 }
 
-// In the driving thread, before anything else: enables the ring for this thread.
-absl::Status UringEngine::Start() {
-  if (started_) return absl::OkStatus();
-  const int result = EnableRing(ring_.get());
-  if (result < 0) return ErrnoStatus(-result, "io_uring: cannot enable the ring");
-  started_ = true;
-  return absl::OkStatus();
-}
-
 // The index of the registered buffer that holds all of `op`, or -1.
 int UringEngine::FindRegion(const ReadOp& op) const {
   const auto after = std::upper_bound(
@@ -134,7 +129,6 @@ int UringEngine::FindFile(int fd) const {
 }
 
 absl::StatusOr<uint32_t> UringEngine::Submit(std::span<const ReadOp> ops) {
-  SLUICE_RETURN_IF_ERROR(Start());
   uint32_t taken = 0;
   for (const ReadOp& op : ops) {
     if (in_flight_ == depth_) break;
@@ -152,12 +146,12 @@ absl::StatusOr<uint32_t> UringEngine::Submit(std::span<const ReadOp> ops) {
     sqe->user_data = op.user;
     ++in_flight_;
     ++taken;
+    if (taken % kGroup == 0) SLUICE_RETURN_IF_ERROR(Enter(/*wait=*/false));
   }
   return taken;
 }
 
 absl::StatusOr<uint32_t> UringEngine::Reap(std::span<ReadResult> results, bool wait) {
-  SLUICE_RETURN_IF_ERROR(Start());
   if (in_flight_ == 0 || results.empty()) return 0;
   const bool armed = wake_armed_ || ArmWake();
   // Without a way to be woken one must not sleep.

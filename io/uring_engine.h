@@ -1,4 +1,5 @@
-// Reads through io_uring: one system call starts a batch and waits for completions.
+// Reads through io_uring: one system call starts a group of reads, or the last of them and waits
+// for completions.
 #ifndef SLUICE_IO_URING_ENGINE_H_
 #define SLUICE_IO_URING_ENGINE_H_
 
@@ -44,7 +45,6 @@ class UringEngine final : public ReadEngine {
   void Drain();
   void RegisterFiles();
   void RegisterBuffers(std::span<const std::span<std::byte>> buffers);
-  absl::Status Start();
   int FindRegion(const ReadOp& op) const;
   int FindFile(int fd) const;
   bool ArmWake();
@@ -63,7 +63,6 @@ class UringEngine final : public ReadEngine {
   uint64_t wake_value_ = 0;
 
   // Of the driving thread.
-  bool started_ = false;
   bool wake_armed_ = false;
   bool woken_ = false;  // a wake-up was collected and not yet honoured
   uint32_t in_flight_ = 0;

@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kTimeLimitMs = 2000;
 
-enum class Step : int { kFork, kSetUp, kRegister, kEnable, kRead, kCompare, kDone };
+enum class Step : int { kFork, kSetUp, kRegister, kRead, kCompare, kDone };
 
 const char* NameOf(Step step) {
   switch (step) {
@@ -37,8 +37,6 @@ const char* NameOf(Step step) {
       return "io_uring_setup";
     case Step::kRegister:
       return "io_uring_register";
-    case Step::kEnable:
-      return "enabling the ring";
     case Step::kRead:
       return "a read through the ring";
     case Step::kCompare:
@@ -76,10 +74,6 @@ int ReadThroughRing(const Task& task, Report& report) {
   report.step = Step::kRegister;
   const bool fixed_file = io_uring_register_files(&ring, task.fds, 2) == 0;
   const bool fixed_buffer = io_uring_register_buffers(&ring, &task.target, 1) == 0;
-
-  report.step = Step::kEnable;
-  result = EnableRing(&ring);
-  if (result < 0) return -result;
 
   report.step = Step::kRead;
   struct io_uring_sqe* sqe = io_uring_get_sqe(&ring);

@@ -9,12 +9,10 @@ struct io_uring;
 
 namespace sluice {
 
-// Tries the kindest set-up that the kernel knows: completions are handled when the driving thread
-// asks for them instead of interrupting it. Never IOPOLL or SQPOLL, which hang or fail each read on
-// many devices. Returns 0 or -errno. The ring may be disabled: files and buffers can be registered
-// from any thread, then the thread that will drive it calls EnableRing.
+// Completions are handled when the driving thread enters the kernel instead of interrupting it,
+// where the kernel knows how. Never IOPOLL or SQPOLL, which hang or fail each read on many devices,
+// nor DEFER_TASKRUN, which costs 0.2 to 0.4 us more for each read. Returns 0 or -errno.
 int SetUpRing(uint32_t entries, struct io_uring* ring);
-int EnableRing(struct io_uring* ring);
 
 }  // namespace sluice
 
