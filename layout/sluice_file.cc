@@ -255,6 +255,12 @@ uint32_t SluiceFile::MatrixIndex(MatrixRole role, uint32_t layer) const {
   return 0;
 }
 
+uint64_t SluiceFile::weights_id() const {
+  const size_t first_gate_sum = first_tile_sum_[MatrixIndex(MatrixRole::kGate, 0)];
+  const uint64_t matrices = Checksum64(std::as_bytes(std::span(tile_sums_).first(first_gate_sum)));
+  return Checksum64(std::as_bytes(std::span(vectors_)), matrices);
+}
+
 size_t SluiceFile::LayerVectors(uint32_t layer) const {
   const size_t bias = config_.qkv_bias ? config_.q_dim() + 2 * config_.kv_dim() : 0;
   return layer * (2 * size_t{config_.d_model} + bias);

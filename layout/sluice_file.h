@@ -75,6 +75,10 @@ class SluiceFile {
   // Not kept: the caller turns it into a tokenizer and drops it.
   absl::StatusOr<TokenizerData> LoadTokenizer() const;
 
+  // Of everything but the FFN: ties activation profiles to the model, however its neurons are laid
+  // out. Packing other types changes it.
+  uint64_t weights_id() const;
+
   // DRAM that this object holds.
   size_t memory_bytes() const;
 

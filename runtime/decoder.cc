@@ -154,6 +154,7 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
       FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_, map_checked_});
   demand_ffn_ = std::make_unique<DemandFfn>(*ffn_, *selector_);
   trace_ = options.trace;
+  observer_ = options.observer;
   stream_ffn_ = std::make_unique<StreamFfn>(*ffn_, StreamOptions(plan_, config_));
 
   const size_t chunk = plan_.chunk;
@@ -307,6 +308,7 @@ absl::Status Decoder::RunFfn(uint32_t layer, uint32_t n) {
   const auto x = Norm(file_.ffn_norm(layer), n);
   SLUICE_RETURN_IF_ERROR(
       store_->Multiply(file_.MatrixIndex(MatrixRole::kGate, layer), x, gate_.data(), d_ff));
+  if (observer_ != nullptr) ShowPass(layer, n);
   std::fill_n(delta_.begin(), size_t{n} * config_.d_model, 0.0f);
   if (!demand_pass_) return stream_ffn_->Run(layer, gate_.data(), x, delta_.data());
   for (uint32_t t = 0; t < n; ++t) {
@@ -318,6 +320,18 @@ absl::Status Decoder::RunFfn(uint32_t layer, uint32_t n) {
     pass_active_[set].assign(demand_ffn_->active().begin(), demand_ffn_->active().end());
   }
   return absl::OkStatus();
+}
+
+void Decoder::ShowPass(uint32_t layer, uint32_t n) const {
+  const auto rows = [n](const std::vector<float>& values, uint32_t width) {
+    return std::span(values).first(size_t{n} * width);
+  };
+  observer_->Observe({.layer = layer,
+                      .n_tokens = n,
+                      .attended = rows(attended_, config_.q_dim()),
+                      .residual = rows(x_, config_.d_model),
+                      .normed = rows(normed_, config_.d_model),
+                      .gate = rows(gate_, config_.d_ff)});
 }
 
 // A pass takes all its tokens through a layer, a trace has all layers of a token together; and of a

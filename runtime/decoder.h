@@ -26,6 +26,7 @@
 #include "runtime/activations.h"
 #include "runtime/attention.h"
 #include "runtime/ffn_demand.h"
+#include "runtime/ffn_observer.h"
 #include "runtime/ffn_stream.h"
 #include "runtime/kernels/kernels.h"
 #include "runtime/memory_plan.h"
@@ -46,6 +47,7 @@ struct DecoderOptions {
   // Gets the active sets of tokens that go neuron by neuron, once their pass has succeeded; null:
   // they are not recorded. Recording allocates.
   ActivationTrace* trace = nullptr;
+  FfnObserver* observer = nullptr;  // null: nobody looks
   // Wraps the engine: an emulated device, injected faults.
   std::function<std::unique_ptr<ReadEngine>(std::unique_ptr<ReadEngine>, const StorageFile&)>
       wrap_engine;
@@ -107,6 +109,7 @@ class Decoder {
   absl::Status RunLayer(uint32_t layer, uint32_t n);
   absl::Status RunAttention(uint32_t layer, uint32_t n);
   absl::Status RunFfn(uint32_t layer, uint32_t n);
+  void ShowPass(uint32_t layer, uint32_t n) const;
   void RecordPass(uint32_t n);
   std::span<const VectorView> Norm(std::span<const float> weight, uint32_t n);
   void AddBias(std::span<const float> bias, float* rows, uint32_t n) const;
@@ -145,6 +148,7 @@ class Decoder {
   uint32_t position_ = 0;
 
   ActivationTrace* trace_ = nullptr;
+  FfnObserver* observer_ = nullptr;
   std::vector<std::vector<uint32_t>> pass_active_;  // if there is a trace: by token and layer
 };
 

@@ -1,0 +1,31 @@
+// What passes through a layer, for those who want to know which neurons and heads fire, and for
+// what input: the profile and the trainer.
+#ifndef SLUICE_RUNTIME_FFN_OBSERVER_H_
+#define SLUICE_RUNTIME_FFN_OBSERVER_H_
+
+#include <cstdint>
+#include <span>
+
+namespace sluice {
+
+// Of the n tokens that pass through a layer together; token after token in each span.
+struct FfnObservation {
+  uint32_t layer = 0;
+  uint32_t n_tokens = 0;
+  std::span<const float> attended;  // [n x heads * head_dim] outputs of the heads, before O
+  std::span<const float> residual;  // [n x d_model] what the FFN's norm is applied to
+  std::span<const float> normed;    // [n x d_model] what the FFN's matrices are applied to
+  std::span<const float> gate;      // [n x d_ff] gate(normed) by position, before the activation
+};
+
+class FfnObserver {
+ public:
+  virtual ~FfnObserver() = default;
+  // On the decode thread, layers in rising order, before the FFN of the layer is added. The spans
+  // are valid during the call. A pass that fails, and may be repeated, is observed all the same.
+  virtual void Observe(const FfnObservation& observation) = 0;
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_RUNTIME_FFN_OBSERVER_H_
