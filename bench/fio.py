@@ -4,7 +4,7 @@
   bench/fio.py SLUICE FILE [--fio PATH] [-r ROUNDS] [--bs 4k,16k,64k,512k] [--iodepth 1,32]
                [--rw read,randread] [--size 1g] [--runtime 1]
 
-Both read with io_uring past the page cache, with the file registered, at most 16 reads given to the
+Both read with io_uring past the page cache, with the file registered, at most 8 reads given to the
 device in a system call and as many reaped as there are, which is not fio's default but what iobench
 does. iobench asks for huge pages, which large direct reads gain by; fio gets them too if there are some
 (sysctl vm.nr_hugepages=32). The file is read once before, since the host of a virtual machine may not
@@ -26,7 +26,7 @@ def free_huge_pages():
 
 
 def run_fio(options, rw, bs, depth):
-    batch = ["--registerfiles=1", f"--iodepth_batch_submit={min(depth, 16)}",
+    batch = ["--registerfiles=1", f"--iodepth_batch_submit={min(depth, 8)}",
              "--iodepth_batch_complete_min=1", f"--iodepth_batch_complete_max={depth}"]
     memory = ["--mem=shmhuge"] if free_huge_pages() >= 16 else []
     report = run_json([options.fio, *memory, "--name=x", f"--filename={options.file}", f"--rw={rw}",

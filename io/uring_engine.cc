@@ -23,7 +23,7 @@ constexpr uint64_t kWakeUser = UINT64_MAX;
 // Reads are given to the device in groups of at most this many: it works on the first while the
 // next are prepared. All in one call, a deep queue empties and fills in lockstep
 // (bench/RESULTS.md).
-constexpr uint32_t kGroup = 16;
+constexpr uint32_t kGroup = 8;
 constexpr size_t kMostRegistered = size_t{1} << 30;  // the kernel's limit for one buffer
 
 std::string WhyNotRegistered(int err) {

@@ -58,6 +58,9 @@ std::string TensorName(MatrixRole role, uint32_t layer) {
       return absl::StrFormat("blk.%u.attn_output.weight", layer);
     case MatrixRole::kGate:
       return absl::StrFormat("blk.%u.ffn_gate.weight", layer);
+    case MatrixRole::kPredictor1:
+    case MatrixRole::kPredictor2:
+      break;  // made by Relayout
   }
   return "";
 }
@@ -317,7 +320,9 @@ std::string SourceTypes(const ModelSource& source) {
 }  // namespace
 
 Directory PlanRepack(const ModelSource& source, const RepackOptions& options) {
-  std::array<WeightType, 7> types;
+  DirectoryShape shape;
+  shape.block = options.block;
+  auto& types = shape.matrix_types;
   for (size_t role = 0; role < types.size(); ++role) {
     const auto name = [role](uint32_t layer) {
       return TensorName(static_cast<MatrixRole>(role), layer);
@@ -325,9 +330,9 @@ Directory PlanRepack(const ModelSource& source, const RepackOptions& options) {
     types[role] = options.resident_type.value_or(WidestType(source, name, ResidentTypeFor));
   }
   const auto gate = [](uint32_t layer) { return TensorName(MatrixRole::kGate, layer); };
-  const WeightType bundle_type = options.type.value_or(WidestType(source, gate, BundleTypeFor));
-  types[static_cast<size_t>(MatrixRole::kGate)] = bundle_type;
-  return MakeDirectory(source.config(), types, bundle_type, options.block);
+  shape.bundle_type = options.type.value_or(WidestType(source, gate, BundleTypeFor));
+  types[static_cast<size_t>(MatrixRole::kGate)] = shape.bundle_type;
+  return MakeDirectory(source.config(), shape);
 }
 
 std::vector<std::string> NarrowedTensors(const ModelSource& source, const Directory& directory) {
@@ -369,7 +374,7 @@ absl::StatusOr<RepackReport> Repack(const ModelSource& source, const std::string
   p.source_types = SourceTypes(source);
   p.writer = "sluice " SLUICE_VERSION;
   repacker.FillErrors(p);
-  SLUICE_ASSIGN_OR_RETURN(report.file_bytes, writer->Finish(vectors, source.tokenizer(), p));
+  SLUICE_ASSIGN_OR_RETURN(report.file_bytes, writer->Finish({vectors, source.tokenizer(), p}));
   return report;
 }
 

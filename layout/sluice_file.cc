@@ -22,15 +22,16 @@ constexpr uint64_t kMaxRecord = 1 << 20;
 constexpr uint64_t kFreeBytes = 16 << 20;
 constexpr uint64_t kMaxRatio = 256;
 
-constexpr SectionKind kAllSections[] = {SectionKind::kConfig,    SectionKind::kTokenizer,
-                                        SectionKind::kDirectory, SectionKind::kVectors,
-                                        SectionKind::kTileSums,  SectionKind::kBundleSums,
-                                        SectionKind::kProvenance};
+constexpr SectionKind kNeededSections[] = {SectionKind::kConfig,    SectionKind::kTokenizer,
+                                           SectionKind::kDirectory, SectionKind::kVectors,
+                                           SectionKind::kTileSums,  SectionKind::kBundleSums,
+                                           SectionKind::kProvenance};
 
 std::string_view SectionName(SectionKind kind) {
   constexpr std::string_view kNames[] = {
-      "?",       "config",         "tokenizer",        "directory",
-      "vectors", "tile checksums", "bundle checksums", "provenance"};
+      "?",         "config",         "tokenizer",        "directory",
+      "vectors",   "tile checksums", "bundle checksums", "provenance",
+      "predictor", "activity"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -142,7 +143,7 @@ absl::Status SluiceFile::ReadSectionTable(std::span<const std::byte> table, uint
   if (Checksum64(table) != checksum) {
     return absl::DataLossError("section table checksum does not match");
   }
-  std::array<bool, 8> seen = {};
+  std::array<bool, kSectionKinds> seen = {};
   for (size_t at = 0; at < table.size(); at += kSectionEntryBytes) {
     const std::byte* entry = &table[at];
     const auto kind = LoadLe<uint32_t>(entry);
@@ -161,7 +162,7 @@ absl::Status SluiceFile::ReadSectionTable(std::span<const std::byte> table, uint
                                                  SectionName(static_cast<SectionKind>(kind))));
     }
   }
-  for (const SectionKind kind : kAllSections) {
+  for (const SectionKind kind : kNeededSections) {
     if (!seen[static_cast<size_t>(kind)]) {
       return absl::DataLossError(absl::StrFormat("has no %s section", SectionName(kind)));
     }
@@ -181,22 +182,45 @@ absl::StatusOr<std::vector<std::byte>> SluiceFile::ReadSection(SectionKind kind,
   return raw;
 }
 
-template <typename Record>
-absl::Status SluiceFile::ReadRecord(SectionKind kind, absl::StatusOr<Record> (*read)(ByteReader&),
+template <typename Record, typename Read>
+absl::Status SluiceFile::ReadRecord(SectionKind kind, uint64_t max_raw, Read read,
                                     Record& record) const {
-  SLUICE_ASSIGN_OR_RETURN(const auto raw, ReadSection(kind, kMaxRecord));
+  SLUICE_ASSIGN_OR_RETURN(const auto raw, ReadSection(kind, max_raw));
   ByteReader reader(raw);
-  absl::StatusOr<Record> parsed = read(reader);
+  auto parsed = read(reader);
   if (!parsed.ok()) return Annotate(parsed.status(), path());
   record = *std::move(parsed);
   return absl::OkStatus();
 }
 
 absl::Status SluiceFile::ReadRecords() {
-  SLUICE_RETURN_IF_ERROR(ReadRecord(SectionKind::kConfig, ReadConfig, config_));
-  SLUICE_RETURN_IF_ERROR(ReadRecord(SectionKind::kDirectory, ReadDirectory, directory_));
+  SLUICE_RETURN_IF_ERROR(ReadRecord(SectionKind::kConfig, kMaxRecord, ReadConfig, config_));
+  SLUICE_RETURN_IF_ERROR(
+      ReadRecord(SectionKind::kDirectory, kMaxRecord, ReadDirectory, directory_));
   SLUICE_RETURN_IF_ERROR(Annotate(ValidateDirectory(directory_, config_, file_size()), path()));
-  return ReadRecord(SectionKind::kProvenance, ReadProvenance, provenance_);
+  SLUICE_RETURN_IF_ERROR(
+      ReadRecord(SectionKind::kProvenance, kMaxRecord, ReadProvenance, provenance_));
+  return ReadSparsityRecords();
+}
+
+absl::Status SluiceFile::ReadSparsityRecords() {
+  const auto is_there = [this](SectionKind kind) { return section(kind).raw_bytes > 0; };
+  if (is_there(SectionKind::kPredictor) != directory_.has_predictors()) {
+    return absl::DataLossError(absl::StrFormat(
+        "%s: its directory has %s predictors, but there is %s record of how they are used", path(),
+        directory_.has_predictors() ? "" : "no", directory_.has_predictors() ? "no" : "a"));
+  }
+  if (directory_.has_predictors()) {
+    const auto read = [this](ByteReader& in) { return ReadPredictorRecord(in, config_); };
+    SLUICE_RETURN_IF_ERROR(
+        ReadRecord(SectionKind::kPredictor, kMaxRecord, read, predictor_.emplace()));
+  }
+  if (is_there(SectionKind::kActivity)) {
+    const auto read = [this](ByteReader& in) { return ReadActivityRecord(in, config_); };
+    SLUICE_RETURN_IF_ERROR(ReadRecord(SectionKind::kActivity, ActivityRecordBytes(config_), read,
+                                      activity_.emplace()));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SluiceFile::ReadSums() {
@@ -251,6 +275,10 @@ uint32_t SluiceFile::MatrixIndex(MatrixRole role, uint32_t layer) const {
       return config_.tied_head ? 0 : after_layers;
     case MatrixRole::kGate:
       return after_layers + (config_.tied_head ? 0 : 1) + layer;
+    case MatrixRole::kPredictor1:
+    case MatrixRole::kPredictor2:
+      return MatrixIndex(MatrixRole::kGate, config_.n_layers) + 2 * layer +
+             static_cast<uint32_t>(role) - static_cast<uint32_t>(MatrixRole::kPredictor1);
   }
   return 0;
 }
@@ -314,7 +342,8 @@ absl::StatusOr<TokenizerData> SluiceFile::LoadTokenizer() const {
 size_t SluiceFile::memory_bytes() const {
   return vectors_.capacity() * sizeof(float) +
          (tile_sums_.capacity() + bundle_sums_.capacity()) * sizeof(uint32_t) +
-         directory_.matrices.capacity() * sizeof(MatrixEntry);
+         directory_.matrices.capacity() * sizeof(MatrixEntry) +
+         (activity_ ? activity_->frequency.capacity() * sizeof(uint16_t) : 0);
 }
 
 }  // namespace sluice

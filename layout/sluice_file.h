@@ -10,12 +10,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "layout/sluice_format.h"
+#include "layout/sparsity_records.h"
 #include "layout/tokenizer_data.h"
 
 namespace sluice {
@@ -48,13 +50,18 @@ class SluiceFile {
   const Directory& directory() const { return directory_; }
   const BundleLayout& bundles() const { return directory_.bundles; }
   const Provenance& provenance() const { return provenance_; }
+  // Null: the file has no predictors; nothing is known of how often neurons fire.
+  const PredictorRecord* predictor() const { return predictor_ ? &*predictor_ : nullptr; }
+  const ActivityRecord* activity() const { return activity_ ? &*activity_ : nullptr; }
   const Section& section(SectionKind kind) const { return sections_[static_cast<size_t>(kind)]; }
 
-  // Index into directory().matrices. The head of a tied model is the embedding.
+  // Index into directory().matrices. The head of a tied model is the embedding. Only a file with
+  // predictors has theirs.
   uint32_t MatrixIndex(MatrixRole role, uint32_t layer) const;
   const MatrixEntry& matrix(uint32_t index) const { return directory_.matrices[index]; }
 
-  // Views into the vectors section.
+  // The vectors section, and views into it.
+  std::span<const float> vectors() const { return vectors_; }
   std::span<const float> attention_norm(uint32_t layer) const;
   std::span<const float> ffn_norm(uint32_t layer) const;
   std::span<const float> q_bias(uint32_t layer) const;  // empty without qkv_bias
@@ -89,9 +96,9 @@ class SluiceFile {
   absl::Status ReadHeader(std::span<const std::byte> header);
   absl::Status ReadSectionTable(std::span<const std::byte> table, uint64_t checksum);
   absl::StatusOr<std::vector<std::byte>> ReadSection(SectionKind kind, uint64_t max_raw) const;
-  template <typename Record>
-  absl::Status ReadRecord(SectionKind kind, absl::StatusOr<Record> (*read)(ByteReader&),
-                          Record& record) const;
+  template <typename Record, typename Read>
+  absl::Status ReadRecord(SectionKind kind, uint64_t max_raw, Read read, Record& record) const;
+  absl::Status ReadSparsityRecords();
   absl::Status ReadRecords();
   absl::Status ReadSums();
   size_t BundleSumsBase(uint32_t layer) const { return 2 * size_t{layer} * config_.d_ff; }
@@ -102,10 +109,12 @@ class SluiceFile {
   uint16_t minor_version_ = 0;
   uint64_t model_id_ = 0;
   uint64_t features_ = 0;
-  std::array<Section, 8> sections_ = {};
+  std::array<Section, kSectionKinds> sections_ = {};  // of size 0: not there
   ModelConfig config_;
   Directory directory_;
   Provenance provenance_;
+  std::optional<PredictorRecord> predictor_;
+  std::optional<ActivityRecord> activity_;
   std::vector<float> vectors_;
   std::vector<uint32_t> tile_sums_;
   std::vector<size_t> first_tile_sum_;  // by matrix

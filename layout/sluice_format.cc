@@ -14,7 +14,7 @@
 namespace sluice {
 namespace {
 
-constexpr uint32_t kDirectoryVersion = 1;
+constexpr uint32_t kPlainDirectory = 1, kPredictorDirectory = 2;  // versions
 constexpr uint32_t kProvenanceVersion = 1;
 constexpr uint32_t kMaxBlock = 64 * 1024;
 
@@ -26,8 +26,8 @@ uint32_t ChooseBlock(uint64_t payload) {
   return RoundUp(payload, 4096) * 4 <= payload * 5 ? 4096 : 512;
 }
 
-// Rows and columns that a role must have.
-std::pair<uint32_t, uint32_t> ShapeOf(MatrixRole role, const ModelConfig& c) {
+// Rows and columns that a role must have; `rank` is of the layer's predictor.
+std::pair<uint32_t, uint32_t> ShapeOf(MatrixRole role, const ModelConfig& c, uint32_t rank) {
   switch (role) {
     case MatrixRole::kEmbedding:
     case MatrixRole::kHead:
@@ -41,12 +41,16 @@ std::pair<uint32_t, uint32_t> ShapeOf(MatrixRole role, const ModelConfig& c) {
       return {c.d_model, c.q_dim()};
     case MatrixRole::kGate:
       return {c.d_ff, c.d_model};
+    case MatrixRole::kPredictor1:
+      return {rank, c.d_model};
+    case MatrixRole::kPredictor2:
+      return {c.d_ff, rank};
   }
   return {0, 0};
 }
 
 // The roles and layers of a model's matrices in file order.
-std::vector<std::pair<MatrixRole, uint32_t>> MatrixOrder(const ModelConfig& c) {
+std::vector<std::pair<MatrixRole, uint32_t>> MatrixOrder(const ModelConfig& c, bool predictors) {
   std::vector<std::pair<MatrixRole, uint32_t>> order = {{MatrixRole::kEmbedding, 0}};
   for (uint32_t l = 0; l < c.n_layers; ++l) {
     for (const MatrixRole r : {MatrixRole::kQ, MatrixRole::kK, MatrixRole::kV, MatrixRole::kO}) {
@@ -55,16 +59,20 @@ std::vector<std::pair<MatrixRole, uint32_t>> MatrixOrder(const ModelConfig& c) {
   }
   if (!c.tied_head) order.emplace_back(MatrixRole::kHead, 0);
   for (uint32_t l = 0; l < c.n_layers; ++l) order.emplace_back(MatrixRole::kGate, l);
+  for (uint32_t l = 0; predictors && l < c.n_layers; ++l) {
+    order.emplace_back(MatrixRole::kPredictor1, l);
+    order.emplace_back(MatrixRole::kPredictor2, l);
+  }
   return order;
 }
 
 MatrixEntry MakeMatrix(MatrixRole role, uint32_t layer, WeightType type, const ModelConfig& config,
-                       uint32_t block) {
+                       uint32_t rank, uint32_t block) {
   MatrixEntry m;
   m.role = role;
   m.layer = layer;
   m.type = type;
-  std::tie(m.rows, m.columns) = ShapeOf(role, config);
+  std::tie(m.rows, m.columns) = ShapeOf(role, config, rank);
   const uint64_t row = m.row_bytes();
   m.rows_per_tile = static_cast<uint32_t>(std::clamp<uint64_t>(kTileTarget / row, 1, m.rows));
   m.tile_stride = static_cast<uint32_t>(RoundUp(m.rows_per_tile * row, block));
@@ -97,8 +105,9 @@ absl::Status CheckRegions(std::vector<Region> regions, uint64_t file_size) {
 }
 
 absl::Status CheckMatrix(const MatrixEntry& m, MatrixRole role, uint32_t layer,
-                         const ModelConfig& config, uint32_t block, const std::string& name) {
-  const auto [rows, columns] = ShapeOf(role, config);
+                         const ModelConfig& config, uint32_t rank, uint32_t block,
+                         const std::string& name) {
+  const auto [rows, columns] = ShapeOf(role, config, rank);
   if (m.role != role || m.layer != layer || m.rows != rows || m.columns != columns) {
     return absl::DataLossError(
         absl::StrFormat("%s: entry is %s of layer %u, %u x %u; the config "
@@ -171,26 +180,30 @@ uint64_t Checksum64(std::span<const std::byte> bytes, uint64_t seed) {
 }
 
 std::string_view MatrixRoleName(MatrixRole role) {
-  constexpr std::string_view kNames[] = {"embedding", "q", "k", "v", "o", "gate", "head"};
+  constexpr std::string_view kNames[] = {
+      "embedding", "q", "k", "v", "o", "gate", "head", "predictor fc1", "predictor fc2"};
   const auto i = static_cast<size_t>(role);
   return i < std::size(kNames) ? kNames[i] : "?";
 }
 
-Directory MakeDirectory(const ModelConfig& config, std::span<const WeightType, 7> resident_types,
-                        WeightType bundle_type, uint32_t block) {
+Directory MakeDirectory(const ModelConfig& config, const DirectoryShape& shape) {
   Directory d;
   BundleLayout& b = d.bundles;
-  b.type = bundle_type;
+  b.type = shape.bundle_type;
+  b.has_gate = shape.gate_in_bundles;
   b.d_model = config.d_model;
   b.d_ff = config.d_ff;
-  b.block = block != 0 ? block : ChooseBlock(b.payload_bytes());
+  b.block = shape.block != 0 ? shape.block : ChooseBlock(b.payload_bytes());
   b.stride = static_cast<uint32_t>(RoundUp(b.payload_bytes(), b.block));
   b.blob_bytes = RoundUp(b.stride, kBlobAlignment);
   b.bundles_per_blob = static_cast<uint32_t>(b.blob_bytes / b.stride);
   uint64_t at = kHeaderBytes;
-  for (const auto& [role, layer] : MatrixOrder(config)) {
-    MatrixEntry m =
-        MakeMatrix(role, layer, resident_types[static_cast<size_t>(role)], config, b.block);
+  const bool predictors = !shape.predictor_ranks.empty();
+  for (const auto& [role, layer] : MatrixOrder(config, predictors)) {
+    const auto index = static_cast<size_t>(role);
+    const bool predicts = index >= shape.matrix_types.size();
+    MatrixEntry m = MakeMatrix(role, layer, predicts ? WeightType::kQ8 : shape.matrix_types[index],
+                               config, predicts ? shape.predictor_ranks[layer] : 0, b.block);
     at = RoundUp(at, b.block);
     m.offset = at;
     at += m.n_bytes();
@@ -205,12 +218,15 @@ Directory MakeDirectory(const ModelConfig& config, std::span<const WeightType, 7
 }
 
 uint64_t DirectoryEnd(const Directory& d) {
-  return d.bundles.layer_offsets.back() + d.bundles.layer_bytes();
+  const uint64_t blobs = d.bundles.layer_offsets.back() + d.bundles.layer_bytes();
+  if (!d.has_predictors()) return blobs;
+  const MatrixEntry& last = d.matrices.back();
+  return std::max(blobs, last.offset + last.n_bytes());
 }
 
 absl::Status ValidateDirectory(const Directory& d, const ModelConfig& config, uint64_t file_size) {
   SLUICE_RETURN_IF_ERROR(CheckBundles(d.bundles, config));
-  const auto order = MatrixOrder(config);
+  const auto order = MatrixOrder(config, d.has_predictors());
   if (d.matrices.size() != order.size()) {
     return absl::DataLossError(absl::StrFormat("directory has %u matrices; the config asks for %u",
                                                d.matrices.size(), order.size()));
@@ -218,11 +234,19 @@ absl::Status ValidateDirectory(const Directory& d, const ModelConfig& config, ui
   // Offsets are below 2^63 here (ReadDirectory), and every size below is under 2^45, so no sum
   // wraps.
   std::vector<Region> regions;
+  uint32_t rank = 0;
   for (size_t i = 0; i < order.size(); ++i) {
     const auto [role, layer] = order[i];
     const MatrixEntry& m = d.matrices[i];
     std::string name = absl::StrFormat("matrix %s of layer %u", MatrixRoleName(role), layer);
-    SLUICE_RETURN_IF_ERROR(CheckMatrix(m, role, layer, config, d.bundles.block, name));
+    if (role == MatrixRole::kPredictor1) {
+      rank = m.rows;
+      if (rank == 0 || rank > kMaxRank || rank % kQuantBlock != 0) {
+        return absl::DataLossError(absl::StrFormat("%s: rank %u is not a multiple of %u up to %u",
+                                                   name, rank, kQuantBlock, kMaxRank));
+      }
+    }
+    SLUICE_RETURN_IF_ERROR(CheckMatrix(m, role, layer, config, rank, d.bundles.block, name));
     regions.push_back({m.offset, m.offset + m.n_bytes(), std::move(name)});
   }
   for (uint32_t l = 0; l < config.n_layers; ++l) {
@@ -239,9 +263,11 @@ uint64_t VectorCount(const ModelConfig& c) {
 }
 
 void WriteDirectory(const Directory& d, ByteWriter& out) {
-  out.Put<uint32_t>(kDirectoryVersion);
+  const bool plain = !d.needs_predictor_feature();
+  out.Put<uint32_t>(plain ? kPlainDirectory : kPredictorDirectory);
   const BundleLayout& b = d.bundles;
   out.Put<uint8_t>(static_cast<uint8_t>(b.type));
+  if (!plain) out.Put<uint8_t>(b.has_gate);
   for (const uint32_t v : {b.block, b.stride, b.bundles_per_blob, b.d_model, b.d_ff}) {
     out.Put<uint32_t>(v);
   }
@@ -260,12 +286,20 @@ void WriteDirectory(const Directory& d, ByteWriter& out) {
 }
 
 absl::StatusOr<Directory> ReadDirectory(ByteReader& in) {
-  if (in.Get<uint32_t>() != kDirectoryVersion) {
+  const auto version = in.Get<uint32_t>();
+  if (version != kPlainDirectory && version != kPredictorDirectory) {
     return absl::FailedPreconditionError("directory record has another version");
   }
   Directory d;
   BundleLayout& b = d.bundles;
   SLUICE_RETURN_IF_ERROR(ReadType(in, "bundles", b.type));
+  if (version == kPredictorDirectory) {
+    const auto flag = in.Get<uint8_t>();
+    if (flag > 1) {
+      return absl::DataLossError(absl::StrFormat("directory record: unknown flags 0x%x", flag));
+    }
+    b.has_gate = flag == 1;
+  }
   for (uint32_t* v : {&b.block, &b.stride, &b.bundles_per_blob, &b.d_model, &b.d_ff}) {
     *v = in.Get<uint32_t>();
   }
@@ -280,7 +314,7 @@ absl::StatusOr<Directory> ReadDirectory(ByteReader& in) {
   for (uint32_t i = 0; i < n_matrices; ++i) {
     MatrixEntry m;
     const auto role = in.Get<uint8_t>();
-    if (role > static_cast<uint8_t>(MatrixRole::kHead)) {
+    if (role > static_cast<uint8_t>(MatrixRole::kPredictor2)) {
       return absl::DataLossError(
           absl::StrFormat("directory record: matrix %u has unknown role %u", i, role));
     }

@@ -9,6 +9,7 @@
 //   0          Header, 4096 bytes
 //   ...        matrices: embedding, per layer Q K V O, head; each begins on a multiple of `block`
 //   ...        per layer: gate matrix, then the layer's blobs (each on a multiple of 512 KiB)
+//   ...        per layer: the two matrices of its predictor, if there are predictors
 //   ...        small sections, zstd-compressed
 //   ...        section table
 //   file_size
@@ -30,8 +31,8 @@
 //       4088  u64    XXH3-64 of the 4088 bytes before
 //
 // Section table: 40 bytes an entry: u32 kind, u32 zero, u64 offset, u64 stored bytes, u64 raw
-// bytes, u64 XXH3-64 of the stored bytes. Every kind occurs exactly once; unknown kinds are
-// ignored.
+// bytes, u64 XXH3-64 of the stored bytes. Kinds 1 to 7 occur exactly once, 8 exactly if there are
+// predictors, 9 at most once; unknown kinds are ignored.
 //
 // Matrix: rows of one WeightType (layout/weight_type.h) in tiles: `rows_per_tile` rows (together at
 // most kTileTarget bytes, or a single larger row), then zero padding to `tile_stride`, a multiple
@@ -42,8 +43,11 @@
 // Bundle: what a neuron needs once its gate has fired: the up row, then the down column (a
 // contiguous row of d_model elements), then zero padding to `stride`, a multiple of `block`. The
 // gate rows are apart, in the gate matrix, since they are what decides: they are read for every
-// neuron, or stay in DRAM. A bundle's checksum is the low half of XXH3-64 of its two rows, seeded
-// with BundleSeed(layer, neuron id), so that a misdirected read fails as well as a damaged one.
+// neuron, or stay in DRAM. Where a predictor decides (feature bit 0), the bundle has the gate row
+// too, before the up row, so that no gate row need be read for neurons that it leaves out; the gate
+// matrix is still there, for the modes that ask every gate. A bundle's checksum is the low half of
+// XXH3-64 of its rows, seeded with BundleSeed(layer, neuron id), so that a misdirected read fails
+// as well as a damaged one.
 // Blob: `bundles_per_blob` bundles, then padding to `blob_bytes`, a multiple of 512 KiB. A layer's
 // blobs are contiguous. The bundle at position p of a layer lies at
 //   layer offset + (p / bundles_per_blob) * blob_bytes + (p % bundles_per_blob) * stride.
@@ -87,14 +91,17 @@
 //   u32 m   merges in rank order, then m * string: "left right"; none with SentencePiece
 //
 // Directory (kind 3):
-//   u32     version, 1
+//   u32     version: 1, or 2 with feature bit 0
 //   u8      WeightType of the bundles: 0 f32, 1 f16, 2 q8, 3 q4
+//   flag    bundles begin with the gate row. In version 2 only.
 //   u32     block, stride, bundles per blob, d_model, d_ff: 5 fields
 //   u64     bytes of a blob
 //   u32 n   layers, then n * u64: the offset of the layer's blobs
 //   u32 n   matrices, in the order embedding; Q, K, V, O of each layer; head, unless it is tied;
-//           gate of each layer. Then for each:
-//     u8      MatrixRole: 0 embedding, 1 Q, 2 K, 3 V, 4 O, 5 gate, 6 head
+//           gate of each layer; if there are predictors, their two of each layer. Then for each:
+//     u8      MatrixRole: 0 embedding, 1 Q, 2 K, 3 V, 4 O, 5 gate, 6 head; of a predictor
+//             7 fc1 [rank x d_model] and 8 fc2 [d_ff x rank], rank a multiple of 32, rows by
+//             position
 //     u8      WeightType
 //     u32     layer (0 for embedding and head), rows, columns, rows per tile, tile stride: 5 fields
 //     u64     offset
@@ -114,9 +121,21 @@
 //   string  file or folder name of the source; its element types; the program that wrote this file
 //   f32     relative root-mean-square error that packing added to the resident matrices, the gate
 //           matrices, up rows and down columns, on a sample of rows: 4 fields
+//
+// Predictor (kind 8):
+//   u32     version, 1
+//   u8      PredictorInput: 0 normed, 1 residual, 2 residual of the layer before
+//   u32 n   layers, then n * f32: the logit from which on a neuron is predicted to fire
+//
+// Activity (kind 9), of the text that the model was profiled with:
+//   u32     version, 1
+//   u64     tokens that were counted
+//   for each layer u32: neurons that lie first, by falling frequency
+//   for each layer d_ff * u16: frequency of the neuron at each position, in 65535ths of the tokens
 #ifndef SLUICE_LAYOUT_SLUICE_FORMAT_H_
 #define SLUICE_LAYOUT_SLUICE_FORMAT_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -140,8 +159,9 @@ constexpr uint32_t kSectionEntryBytes = 40;
 constexpr uint64_t kBlobAlignment = 512 * 1024;
 constexpr uint32_t kTileTarget = 64 * 1024;  // bytes; a tile is one row where rows are larger
 
-// Incompatible feature bits that this program knows: none are in use yet.
-constexpr uint64_t kKnownIncompatible = 0;
+// Incompatible feature bits that this program knows.
+constexpr uint64_t kFeaturePredictors = 1;  // directory version 2
+constexpr uint64_t kKnownIncompatible = kFeaturePredictors;
 
 enum class SectionKind : uint32_t {
   kConfig = 1,
@@ -151,7 +171,10 @@ enum class SectionKind : uint32_t {
   kTileSums = 5,
   kBundleSums = 6,
   kProvenance = 7,
+  kPredictor = 8,
+  kActivity = 9,
 };
+constexpr size_t kSectionKinds = 10;  // and none
 
 enum class MatrixRole : uint8_t {
   kEmbedding = 0,
@@ -161,7 +184,10 @@ enum class MatrixRole : uint8_t {
   kO = 4,
   kGate = 5,
   kHead = 6,
+  kPredictor1 = 7,
+  kPredictor2 = 8,
 };
+constexpr uint32_t kMaxRank = 8192;  // of a predictor
 
 struct MatrixEntry {
   MatrixRole role = MatrixRole::kEmbedding;
@@ -183,6 +209,7 @@ struct MatrixEntry {
 
 struct BundleLayout {
   WeightType type = WeightType::kF32;
+  bool has_gate = false;
   uint32_t block = 0;  // alignment of bundles, tiles and reads: a power of two, 512 .. 64 KiB
   uint32_t stride = 0;
   uint32_t bundles_per_blob = 0;
@@ -192,8 +219,10 @@ struct BundleLayout {
   uint32_t d_ff = 0;
 
   size_t row_bytes() const { return RowBytes(type, d_model); }
-  size_t down_offset() const { return row_bytes(); }  // inside a bundle; the up row is at 0
-  size_t payload_bytes() const { return 2 * row_bytes(); }
+  // Inside a bundle; the gate row, if it has one, is at 0.
+  size_t up_offset() const { return has_gate ? row_bytes() : 0; }
+  size_t down_offset() const { return up_offset() + row_bytes(); }
+  size_t payload_bytes() const { return down_offset() + row_bytes(); }
   uint32_t blobs_per_layer() const { return (d_ff + bundles_per_blob - 1) / bundles_per_blob; }
   uint64_t layer_bytes() const { return blobs_per_layer() * blob_bytes; }
   uint64_t BundleOffset(uint32_t layer, uint32_t position) const {
@@ -205,6 +234,22 @@ struct BundleLayout {
 struct Directory {
   std::vector<MatrixEntry> matrices;
   BundleLayout bundles;
+
+  bool has_predictors() const {
+    return !matrices.empty() && matrices.back().role == MatrixRole::kPredictor2;
+  }
+  // Whether a reader must know feature bit 0.
+  bool needs_predictor_feature() const { return bundles.has_gate || has_predictors(); }
+};
+
+// What a directory is made of.
+struct DirectoryShape {
+  // By MatrixRole; the embedding's type also serves a tied head, which gets no matrix of its own.
+  std::array<WeightType, 7> matrix_types = {};
+  WeightType bundle_type = WeightType::kF32;
+  uint32_t block = 0;  // 0: 4096, or 512 where padding to 4096 would add over a quarter to a bundle
+  bool gate_in_bundles = false;
+  std::vector<uint32_t> predictor_ranks;  // by layer; empty: no predictors
 };
 
 // Where a file came from and what packing cost, for `inspect`.
@@ -216,12 +261,8 @@ struct Provenance {
   float resident_error = 0, gate_error = 0, up_error = 0, down_error = 0;
 };
 
-// The layout of a model: shapes of all matrices and bundles, with offsets assigned from
-// `first_offset` on. `block` 0 chooses 4096, or 512 where padding to 4096 would add more than a
-// quarter to a bundle. `resident_types` is indexed by MatrixRole; the embedding's type also serves
-// a tied head, which gets no matrix of its own.
-Directory MakeDirectory(const ModelConfig& config, std::span<const WeightType, 7> resident_types,
-                        WeightType bundle_type, uint32_t block);
+// The layout of a model: all matrices and bundles, with their offsets.
+Directory MakeDirectory(const ModelConfig& config, const DirectoryShape& shape);
 // The end of the last region that a directory places.
 uint64_t DirectoryEnd(const Directory& directory);
 

@@ -75,9 +75,7 @@ absl::Status SluiceWriter::WriteTokenizerSection(const TokenizerData& tokenizer)
       kMaxTokenizerRecord));
 }
 
-absl::StatusOr<uint64_t> SluiceWriter::Finish(std::span<const float> vectors,
-                                              const TokenizerData& tokenizer,
-                                              const Provenance& provenance) {
+absl::StatusOr<uint64_t> SluiceWriter::Finish(const Records& records) {
   const auto write_record = [this](SectionKind kind, const auto& write) {
     ByteWriter record;
     write(record);
@@ -91,10 +89,21 @@ absl::StatusOr<uint64_t> SluiceWriter::Finish(std::span<const float> vectors,
       WriteSection(SectionKind::kTileSums, std::as_bytes(std::span(tile_sums_))));
   SLUICE_RETURN_IF_ERROR(
       WriteSection(SectionKind::kBundleSums, std::as_bytes(std::span(bundle_sums_))));
-  SLUICE_RETURN_IF_ERROR(WriteSection(SectionKind::kVectors, std::as_bytes(vectors)));
-  SLUICE_RETURN_IF_ERROR(WriteTokenizerSection(tokenizer));
-  SLUICE_RETURN_IF_ERROR(write_record(SectionKind::kProvenance,
-                                      [&](ByteWriter& out) { WriteProvenance(provenance, out); }));
+  SLUICE_RETURN_IF_ERROR(WriteSection(SectionKind::kVectors, std::as_bytes(records.vectors)));
+  SLUICE_RETURN_IF_ERROR(WriteTokenizerSection(records.tokenizer));
+  SLUICE_RETURN_IF_ERROR(write_record(SectionKind::kProvenance, [&](ByteWriter& out) {
+    WriteProvenance(records.provenance, out);
+  }));
+  if (records.predictor != nullptr) {
+    SLUICE_RETURN_IF_ERROR(write_record(SectionKind::kPredictor, [&](ByteWriter& out) {
+      WritePredictorRecord(*records.predictor, out);
+    }));
+  }
+  if (records.activity != nullptr) {
+    SLUICE_RETURN_IF_ERROR(write_record(SectionKind::kActivity, [&](ByteWriter& out) {
+      WriteActivityRecord(*records.activity, out);
+    }));
+  }
 
   ByteWriter table;
   for (const StoredSection& s : sections_) {
@@ -121,6 +130,7 @@ absl::Status SluiceWriter::WriteHeader(uint64_t table_offset, std::span<const st
   StoreLe<uint16_t>(&header[8], kSluiceMajor);
   StoreLe<uint16_t>(&header[10], kSluiceMinor);
   StoreLe<uint32_t>(&header[12], kHeaderBytes);
+  StoreLe<uint64_t>(&header[16], directory_.needs_predictor_feature() ? kFeaturePredictors : 0);
   StoreLe<uint64_t>(&header[32], end_);
   StoreLe<uint64_t>(&header[40], table_offset);
   StoreLe<uint32_t>(&header[48], static_cast<uint32_t>(sections_.size()));

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "io/atomic_file.h"
 #include "layout/sluice_format.h"
+#include "layout/sparsity_records.h"
 #include "layout/tokenizer_data.h"
 
 namespace sluice {
@@ -36,9 +37,16 @@ class SluiceWriter {
                            std::span<const std::byte> payload);
   // Keeps a long write from filling the page cache; see AtomicFile.
   void FlushBehind() { file_->FlushBehind(); }
-  // Writes the rest and renames. `vectors` has VectorCount(config) floats. Returns the file size.
-  absl::StatusOr<uint64_t> Finish(std::span<const float> vectors, const TokenizerData& tokenizer,
-                                  const Provenance& provenance);
+  // What goes into the small sections besides what the writer knows.
+  struct Records {
+    std::span<const float> vectors;  // VectorCount(config)
+    const TokenizerData& tokenizer;
+    const Provenance& provenance;
+    const PredictorRecord* predictor = nullptr;  // given exactly if the directory has predictors
+    const ActivityRecord* activity = nullptr;    // null: not known
+  };
+  // Writes the rest and renames. Returns the file size.
+  absl::StatusOr<uint64_t> Finish(const Records& records);
 
  private:
   struct StoredSection {

@@ -23,9 +23,9 @@ constexpr uint64_t kSpinNs = 50'000;  // before a worker parks
 StreamFfn::Options StreamOptions(const MemoryPlan& plan, const ModelConfig& config) {
   StreamFfn::Options o;
   o.max_tokens = plan.chunk;
-  o.skip_inactive = plan.request.mode == DecodeMode::kExact && config.sparse();
+  o.skip_inactive = plan.request.mode != DecodeMode::kDense && config.sparse();
   o.keep_inactive = plan.holds_all_bundles;
-  if (!o.skip_inactive) {
+  if (!IsSparse(plan.request.mode, config)) {
     o.keep = CacheSegment::kHot;
     o.keep_per_layer = (plan.n_slots + config.n_layers - 1) / config.n_layers;
   }
@@ -47,6 +47,9 @@ DecoderStats DecoderStats::operator-(const DecoderStats& before) const {
   d.evictions -= before.evictions;
   d.active_neurons -= before.active_neurons;
   d.gated_neurons -= before.gated_neurons;
+  d.firing_neurons -= before.firing_neurons;
+  d.looked_ahead -= before.looked_ahead;
+  d.in_time -= before.in_time;
   d.flash_bytes -= before.flash_bytes;
   d.flash_operations -= before.flash_operations;
   d.io_busy_ns -= before.io_busy_ns;
@@ -152,7 +155,10 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   selector_ = std::make_unique<ExactSelector>(config_);
   ffn_ = std::make_unique<FfnContext>(
       FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_, map_checked_});
-  demand_ffn_ = std::make_unique<DemandFfn>(*ffn_, *selector_);
+  demand_ffn_ = std::make_unique<DemandFfn>(*ffn_);
+  if (plan_.request.mode == DecodeMode::kPredicted) {
+    predictor_ = std::make_unique<NeuronPredictor>(file_, *kernels_, *pool_, *store_);
+  }
   trace_ = options.trace;
   observer_ = options.observer;
   stream_ffn_ = std::make_unique<StreamFfn>(*ffn_, StreamOptions(plan_, config_));
@@ -175,29 +181,55 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   return absl::OkStatus();
 }
 
-bool Decoder::TakesDemandPath(uint32_t n_tokens) const {
+// Of a call with so many tokens left. A predictor is asked for single tokens; whether it is asked
+// at all must not depend on how long the chunks are that memory allows.
+Decoder::Pass Decoder::FirstPass(size_t n_tokens, bool is_prompt) const {
+  const size_t most = predictor_ != nullptr && !is_prompt ? 1 : plan_.chunk;
+  return {static_cast<uint32_t>(std::min(n_tokens, most)), is_prompt};
+}
+
+bool Decoder::TakesDemandPath(const Pass& pass) const {
+  if (predictor_ != nullptr) return !pass.is_prompt;
   // What will stay in DRAM anyway is read once, whole and in order, instead of miss by miss.
   const bool fills_cache = plan_.holds_all_bundles && cache_->n_free() > 0;
-  return plan_.request.mode == DecodeMode::kExact && config_.sparse() && n_tokens < kStreamTokens &&
-         !fills_cache;
+  return IsSparse(plan_.request.mode, config_) && pass.n_tokens < kStreamTokens && !fills_cache;
+}
+
+// Predictors in the order in which they are asked: those that look at the layer before, a layer
+// ahead.
+void Decoder::AppendPredictorPieces(uint32_t layer, std::vector<StreamPiece>& pieces) const {
+  const auto add = [&](uint32_t l) {
+    if (l >= config_.n_layers) return;
+    for (const MatrixRole r : {MatrixRole::kPredictor1, MatrixRole::kPredictor2}) {
+      store_->AppendPieces(file_.MatrixIndex(r, l), pieces);
+    }
+  };
+  if (predictor_->input() != PredictorInput::kPrevious) return add(layer);
+  if (layer == 0) add(0);
+  add(layer + 1);
 }
 
 // What a pass streams, in the order in which it uses it.
 void Decoder::ListPieces(bool demand, std::vector<StreamPiece>& pieces) const {
   pieces.clear();
+  const bool predicts = demand && predictor_ != nullptr;
+  const auto add = [&](MatrixRole role, uint32_t layer) {
+    if (layer < config_.n_layers) store_->AppendPieces(file_.MatrixIndex(role, layer), pieces);
+  };
   for (uint32_t l = 0; l < config_.n_layers; ++l) {
-    for (const MatrixRole r :
-         {MatrixRole::kQ, MatrixRole::kK, MatrixRole::kV, MatrixRole::kO, MatrixRole::kGate}) {
-      store_->AppendPieces(file_.MatrixIndex(r, l), pieces);
+    for (const MatrixRole r : {MatrixRole::kQ, MatrixRole::kK, MatrixRole::kV, MatrixRole::kO}) {
+      add(r, l);
     }
+    if (!predicts || observer_ != nullptr) add(MatrixRole::kGate, l);
+    if (predicts) AppendPredictorPieces(l, pieces);
     if (!demand) stream_ffn_->AppendPieces(l, pieces);
   }
   store_->AppendPieces(file_.MatrixIndex(MatrixRole::kHead, 0), pieces);
 }
 
 // Chooses the path of the next pass and starts to read for it.
-void Decoder::BeginPass(uint32_t n_tokens) {
-  demand_pass_ = TakesDemandPath(n_tokens);
+void Decoder::BeginPass(const Pass& pass) {
+  demand_pass_ = TakesDemandPath(pass);
   if (!demand_pass_) ListPieces(false, stream_pieces_);  // it changes with what is cached
   ring_->Begin(demand_pass_ ? demand_pieces_ : stream_pieces_);
 }
@@ -215,14 +247,16 @@ absl::Status Decoder::Forward(std::span<const int32_t> tokens, const std::atomic
     }
   }
   const uint32_t first = position_;
+  const bool is_prompt = tokens.size() >= kStreamTokens;
   while (!tokens.empty()) {
-    const auto chunk = tokens.first(std::min<size_t>(tokens.size(), plan_.chunk));
+    const Pass pass = FirstPass(tokens.size(), is_prompt);
+    const auto chunk = tokens.first(pass.n_tokens);
     tokens = tokens.subspan(chunk.size());
     // After the last chunk most likely one more token follows.
-    const auto next = static_cast<uint32_t>(std::clamp<size_t>(tokens.size(), 1, plan_.chunk));
-    const absl::Status status = RunChunk(chunk, next, stop);
+    const Pass next = tokens.empty() ? Pass{1, false} : FirstPass(tokens.size(), is_prompt);
+    const absl::Status status = RunPass(chunk, pass, next, stop);
     if (!status.ok()) {
-      io_->Drain();  // what is still read is for a pass that is over
+      demand_ffn_->Cancel();  // what is still read is for a pass that is over
       ring_->Cancel();
       position_ = first;
       return status;
@@ -231,13 +265,13 @@ absl::Status Decoder::Forward(std::span<const int32_t> tokens, const std::atomic
   return absl::OkStatus();
 }
 
-absl::Status Decoder::RunChunk(std::span<const int32_t> tokens, uint32_t next,
-                               const std::atomic<int>* stop) {
-  const auto n = static_cast<uint32_t>(tokens.size());
+absl::Status Decoder::RunPass(std::span<const int32_t> tokens, const Pass& pass, const Pass& next,
+                              const std::atomic<int>* stop) {
+  const uint32_t n = pass.n_tokens;
   const uint32_t d = config_.d_model;
-  if (TakesDemandPath(n) != demand_pass_ || !ring_->is_fresh()) {
+  if (TakesDemandPath(pass) != demand_pass_ || !ring_->is_fresh()) {
     ring_->Cancel();
-    BeginPass(n);
+    BeginPass(pass);
   }
   attention_->SetPositions(position_, n);
   SLUICE_RETURN_IF_ERROR(store_->Embed(tokens, x_.data()));
@@ -306,32 +340,72 @@ absl::Status Decoder::RunAttention(uint32_t layer, uint32_t n) {
 absl::Status Decoder::RunFfn(uint32_t layer, uint32_t n) {
   const uint32_t d_ff = config_.d_ff;
   const auto x = Norm(file_.ffn_norm(layer), n);
-  SLUICE_RETURN_IF_ERROR(
-      store_->Multiply(file_.MatrixIndex(MatrixRole::kGate, layer), x, gate_.data(), d_ff));
-  if (observer_ != nullptr) ShowPass(layer, n);
   std::fill_n(delta_.begin(), size_t{n} * config_.d_model, 0.0f);
+  if (!predicts() || observer_ != nullptr) {
+    SLUICE_RETURN_IF_ERROR(
+        store_->Multiply(file_.MatrixIndex(MatrixRole::kGate, layer), x, gate_.data(), d_ff));
+  }
+  if (predicts()) return RunPredictedFfn(layer, x[0]);
+  if (observer_ != nullptr) Show(layer, 0, n, {});
   if (!demand_pass_) return stream_ffn_->Run(layer, gate_.data(), x, delta_.data());
   for (uint32_t t = 0; t < n; ++t) {
-    SLUICE_RETURN_IF_ERROR(demand_ffn_->Run(layer, std::span(gate_).subspan(size_t{t} * d_ff, d_ff),
-                                            x[t], &delta_[size_t{t} * config_.d_model]));
-    if (trace_ == nullptr) continue;
-    const size_t set = size_t{t} * config_.n_layers + layer;
-    if (pass_active_.size() <= set) pass_active_.resize(set + 1);
-    pass_active_[set].assign(demand_ffn_->active().begin(), demand_ffn_->active().end());
+    const auto gate = std::span<const float>(gate_).subspan(size_t{t} * d_ff, d_ff);
+    demand_ffn_->Begin(layer, selector_->Select({layer, gate}, demand_ffn_->active_buffer(layer)),
+                       IoPriority::kDemand);
+    SLUICE_RETURN_IF_ERROR(
+        demand_ffn_->Finish(layer, gate, x[t], &delta_[size_t{t} * config_.d_model]));
+    if (trace_ != nullptr) RecordActive(layer, t);
   }
   return absl::OkStatus();
 }
 
-void Decoder::ShowPass(uint32_t layer, uint32_t n) const {
-  const auto rows = [n](const std::vector<float>& values, uint32_t width) {
-    return std::span(values).first(size_t{n} * width);
+absl::StatusOr<uint32_t> Decoder::Predict(uint32_t layer, const float* input) {
+  return predictor_->Predict(layer, input, demand_ffn_->active_buffer(layer));
+}
+
+// The FFN of a single token with the active set that the predictor gives. One that looks at the
+// layer before is asked a layer ahead, and its reads overlap with this layer.
+absl::Status Decoder::RunPredictedFfn(uint32_t layer, const VectorView& x) {
+  const bool looks_back = predictor_->input() == PredictorInput::kPrevious;
+  if (!looks_back || layer == 0) {
+    const bool normed = predictor_->input() == PredictorInput::kNormed;
+    SLUICE_ASSIGN_OR_RETURN(const uint32_t n, Predict(layer, normed ? normed_.data() : x_.data()));
+    demand_ffn_->Begin(layer, n, IoPriority::kDemand);
+  } else if (!demand_ffn_->has_begun(layer)) {
+    demand_ffn_->Begin(layer, n_ahead_, IoPriority::kDemand);
+  }
+  if (looks_back && layer + 1 < config_.n_layers) {
+    SLUICE_ASSIGN_OR_RETURN(n_ahead_, Predict(layer + 1, x_.data()));
+    // The slots that this layer will need must not be taken before it has them.
+    if (demand_ffn_->is_whole(layer)) {
+      demand_ffn_->Begin(layer + 1, n_ahead_, IoPriority::kLookAhead);
+    }
+  }
+  SLUICE_RETURN_IF_ERROR(demand_ffn_->Finish(layer, {}, x, delta_.data()));
+  if (observer_ != nullptr) Show(layer, 0, 1, demand_ffn_->active(layer));
+  if (trace_ != nullptr) RecordActive(layer, 0);
+  return absl::OkStatus();
+}
+
+void Decoder::RecordActive(uint32_t layer, uint32_t token) {
+  const size_t set = size_t{token} * config_.n_layers + layer;
+  if (pass_active_.size() <= set) pass_active_.resize(set + 1);
+  const auto active = demand_ffn_->active(layer);
+  pass_active_[set].assign(active.begin(), active.end());
+}
+
+void Decoder::Show(uint32_t layer, uint32_t first, uint32_t n,
+                   std::span<const uint32_t> predicted) const {
+  const auto rows = [=](const std::vector<float>& values, size_t width) {
+    return std::span(values).subspan(first * width, n * width);
   };
   observer_->Observe({.layer = layer,
                       .n_tokens = n,
                       .attended = rows(attended_, config_.q_dim()),
                       .residual = rows(x_, config_.d_model),
                       .normed = rows(normed_, config_.d_model),
-                      .gate = rows(gate_, config_.d_ff)});
+                      .gate = rows(gate_, config_.d_ff),
+                      .predicted = predicted});
 }
 
 // A pass takes all its tokens through a layer, a trace has all layers of a token together; and of a
@@ -349,8 +423,12 @@ DecoderStats Decoder::stats() const {
     s.misses += layer.misses;
     s.evictions += layer.evictions;
   }
-  s.active_neurons = demand_ffn_->n_active();
-  s.gated_neurons = demand_ffn_->n_neurons();
+  const DemandStats& demand = demand_ffn_->stats();
+  s.active_neurons = demand.active_neurons;
+  s.gated_neurons = demand.neurons;
+  s.firing_neurons = demand.firing_neurons;
+  s.looked_ahead = demand.looked_ahead;
+  s.in_time = demand.in_time;
   const IoStats io = io_->io_stats();
   s.flash_bytes = io.bytes;
   s.flash_operations = io.operations;
@@ -358,6 +436,22 @@ DecoderStats Decoder::stats() const {
   s.io_retries = io.retries;
   s.stall_ns = io_->stall_ns();
   return s;
+}
+
+std::string Decoder::ModeNote() const {
+  switch (plan_.request.mode) {
+    case DecodeMode::kDense:
+      return "dense";
+    case DecodeMode::kExact:
+      if (config_.sparse()) return "exact";
+      return absl::StrFormat("exact (activation %s gives no exact zeros: every neuron is needed)",
+                             ActivationName(config_.activation));
+    case DecodeMode::kPredicted:
+      return predictor_->input() == PredictorInput::kPrevious
+                 ? "predicted, a layer ahead; prompts dense"
+                 : "predicted; prompts dense";
+  }
+  return "?";
 }
 
 std::vector<std::string> Decoder::Notes() const {
@@ -373,13 +467,7 @@ std::vector<std::string> Decoder::Notes() const {
   }
   notes.push_back(
       absl::StrFormat("kernels: %s; %d compute threads", kernels_->name, pool_->n_threads()));
-  const bool exact = plan_.request.mode == DecodeMode::kExact;
-  std::string mode = exact ? "mode: exact" : "mode: dense";
-  if (exact && !config_.sparse()) {
-    mode += absl::StrFormat(" (activation %s gives no exact zeros: every neuron is needed)",
-                            ActivationName(config_.activation));
-  }
-  notes.push_back(std::move(mode));
+  notes.push_back("mode: " + ModeNote());
   return notes;
 }
 

@@ -30,6 +30,7 @@
 #include "runtime/ffn_stream.h"
 #include "runtime/kernels/kernels.h"
 #include "runtime/memory_plan.h"
+#include "runtime/neuron_predictor.h"
 #include "runtime/stream_ring.h"
 #include "runtime/thread_pool.h"
 #include "runtime/weight_io.h"
@@ -55,8 +56,11 @@ struct DecoderOptions {
 
 // Totals since Create.
 struct DecoderStats {
-  uint64_t hits = 0, misses = 0, evictions = 0;    // bundles
-  uint64_t active_neurons = 0, gated_neurons = 0;  // of the tokens that went neuron by neuron
+  uint64_t hits = 0, misses = 0, evictions = 0;  // bundles
+  // Of the tokens that went neuron by neuron: active, of how many; and those of the active ones
+  // that fired, which is all of them unless a predictor chose.
+  uint64_t active_neurons = 0, gated_neurons = 0, firing_neurons = 0;
+  uint64_t looked_ahead = 0, in_time = 0;  // bundles read a layer ahead, and there when needed
   uint64_t flash_bytes = 0, flash_operations = 0;  // 0 if mapped: the kernel reads
   uint64_t io_busy_ns = 0, io_retries = 0;
   uint64_t stall_ns = 0;  // the decode thread waited for reads
@@ -100,18 +104,30 @@ class Decoder {
   absl::Status Open(const DecoderOptions& options);
   absl::Status OpenIo(const DecoderOptions& options);
   absl::Status MapFile();
-  bool TakesDemandPath(uint32_t n_tokens) const;
+  // Tokens that pass through the layers together, and whether they are of a call with many.
+  struct Pass {
+    uint32_t n_tokens;
+    bool is_prompt;
+  };
+  Pass FirstPass(size_t n_tokens, bool is_prompt) const;
+  bool TakesDemandPath(const Pass& pass) const;
+  void AppendPredictorPieces(uint32_t layer, std::vector<StreamPiece>& pieces) const;
   void ListPieces(bool demand, std::vector<StreamPiece>& pieces) const;
-  void BeginPass(uint32_t n_tokens);
-  // `next` is how many tokens the pass after this one is expected to have.
-  absl::Status RunChunk(std::span<const int32_t> tokens, uint32_t next,
-                        const std::atomic<int>* stop);
+  void BeginPass(const Pass& pass);
+  // `next` is what is expected to come after this pass.
+  absl::Status RunPass(std::span<const int32_t> tokens, const Pass& pass, const Pass& next,
+                       const std::atomic<int>* stop);
   absl::Status RunLayer(uint32_t layer, uint32_t n);
   absl::Status RunAttention(uint32_t layer, uint32_t n);
   absl::Status RunFfn(uint32_t layer, uint32_t n);
-  void ShowPass(uint32_t layer, uint32_t n) const;
+  absl::Status RunPredictedFfn(uint32_t layer, const VectorView& x);
+  absl::StatusOr<uint32_t> Predict(uint32_t layer, const float* input);
+  bool predicts() const { return predictor_ != nullptr && demand_pass_; }
+  void Show(uint32_t layer, uint32_t first, uint32_t n, std::span<const uint32_t> predicted) const;
+  void RecordActive(uint32_t layer, uint32_t token);
   void RecordPass(uint32_t n);
   std::span<const VectorView> Norm(std::span<const float> weight, uint32_t n);
+  std::string ModeNote() const;
   void AddBias(std::span<const float> bias, float* rows, uint32_t n) const;
 
   const SluiceFile& file_;
@@ -132,6 +148,7 @@ class Decoder {
   std::unique_ptr<WeightStore> store_;
   std::unique_ptr<Attention> attention_;
   std::unique_ptr<NeuronSelector> selector_;
+  std::unique_ptr<NeuronPredictor> predictor_;  // in predicted mode
   std::unique_ptr<FfnContext> ffn_;
   std::unique_ptr<DemandFfn> demand_ffn_;
   std::unique_ptr<StreamFfn> stream_ffn_;
@@ -139,6 +156,7 @@ class Decoder {
   std::vector<StreamPiece> demand_pieces_;  // of every pass on the demand path
   std::vector<StreamPiece> stream_pieces_;  // of one pass on the other
   bool demand_pass_ = false;                // the path of the pass that the ring reads for
+  uint32_t n_ahead_ = 0;  // size of the active set that was predicted a layer ahead
 
   // [chunk x width] each.
   std::vector<float> x_, normed_, q_, k_, v_, attended_, delta_, gate_;

@@ -175,7 +175,7 @@ void StreamFfn::ComputeRow(uint32_t row, std::span<const VectorView> x, int thre
     tokens[n++] = t;
   }
   RowSet set;
-  set.base = bundles_[row];
+  set.base = bundles_[row] + c_.bundles().up_offset();
   set.n_rows = 1;
   c_.kernels.dot[c_.type()](set, c_.bundles().d_model, views, n, up, 1);
   for (uint32_t i = 0; i < n; ++i) coefficients_[size_t{tokens[i]} * kWindow + row] *= up[i];
@@ -190,7 +190,7 @@ void StreamFfn::ComputeRowsOfOneToken(uint32_t begin, uint32_t end, const Vector
   set.pointers = rows;
   for (uint32_t r = begin; r < end; ++r) {
     if (!used_[r] || damaged_[r]) continue;
-    rows[set.n_rows] = bundles_[r];
+    rows[set.n_rows] = bundles_[r] + c_.bundles().up_offset();
     indices[set.n_rows++] = r;
   }
   c_.kernels.dot[c_.type()](set, c_.bundles().d_model, &x, 1, up, kWindow);

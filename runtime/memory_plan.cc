@@ -9,6 +9,7 @@
 #include "runtime/attention.h"
 #include "runtime/ffn_demand.h"
 #include "runtime/ffn_stream.h"
+#include "runtime/neuron_predictor.h"
 #include "runtime/sampler.h"
 #include "runtime/weight_store.h"
 
@@ -39,9 +40,11 @@ uint64_t ChunkBytes(const ModelConfig& c, uint32_t chunk, int n_threads) {
          StreamFfn::ScratchBytes(options, n_threads);
 }
 
-// Head and attention matrices, or the gates, in the order in which they are given DRAM: every
-// prefix is spread evenly over the layers, so that streaming is spread evenly too.
-std::vector<uint32_t> ResidencyOrder(const SluiceFile& file, bool gates) {
+// Head and attention matrices, predictors or gates, in the order in which they are given DRAM:
+// every prefix is spread evenly over the layers, so that streaming is spread evenly too.
+enum class Residency { kAttention, kPredictors, kGates };
+
+std::vector<uint32_t> ResidencyOrder(const SluiceFile& file, Residency which) {
   const ModelConfig& c = file.config();
   std::vector<uint32_t> layers;
   // Bit-reversed counting visits them so.
@@ -53,15 +56,22 @@ std::vector<uint32_t> ResidencyOrder(const SluiceFile& file, bool gates) {
     if (reversed < c.n_layers) layers.push_back(reversed);
   }
   std::vector<uint32_t> order;
-  if (gates) {
-    for (const uint32_t l : layers) order.push_back(file.MatrixIndex(MatrixRole::kGate, l));
-    return order;
-  }
-  order.push_back(file.MatrixIndex(MatrixRole::kHead, 0));
-  for (const uint32_t l : layers) {
-    for (const MatrixRole r : {MatrixRole::kQ, MatrixRole::kK, MatrixRole::kV, MatrixRole::kO}) {
-      order.push_back(file.MatrixIndex(r, l));
+  const auto add = [&](std::initializer_list<MatrixRole> roles) {
+    for (const uint32_t l : layers) {
+      for (const MatrixRole r : roles) order.push_back(file.MatrixIndex(r, l));
     }
+  };
+  switch (which) {
+    case Residency::kAttention:
+      order.push_back(file.MatrixIndex(MatrixRole::kHead, 0));
+      add({MatrixRole::kQ, MatrixRole::kK, MatrixRole::kV, MatrixRole::kO});
+      break;
+    case Residency::kPredictors:
+      add({MatrixRole::kPredictor1, MatrixRole::kPredictor2});
+      break;
+    case Residency::kGates:
+      add({MatrixRole::kGate});
+      break;
   }
   return order;
 }
@@ -86,6 +96,11 @@ class Planner {
   }
 
   absl::StatusOr<MemoryPlan> Run() {
+    if (request_.mode == DecodeMode::kPredicted && file_.predictor() == nullptr) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "%s: has no predictors; make them with sluice train, or take --mode exact",
+          file_.path()));
+    }
     if (request_.mapped) {
       plan_.n_slots = 0;
       plan_.n_buffers = 0;
@@ -105,10 +120,14 @@ class Planner {
     GrowRing(std::min(request_.budget / kRingShare, Left()));
     GrowMerge(std::min(request_.budget / kMergeShare, Left()));
     GrowChunk(std::min(request_.budget / kScratchShare, Left()));
-    const bool sparse = request_.mode == DecodeMode::kExact && config_.sparse();
-    GiveToMatrices(ResidencyOrder(file_, /*gates=*/false));
-    if (sparse) GiveToCache(kHotPercent);
-    GiveToMatrices(ResidencyOrder(file_, /*gates=*/true));
+    GiveToMatrices(ResidencyOrder(file_, Residency::kAttention));
+    if (request_.mode == DecodeMode::kPredicted) {
+      GiveToMatrices(ResidencyOrder(file_, Residency::kPredictors));
+      GiveToCache(100);  // gates are for prompts only: bundles have their own
+    } else if (IsSparse(request_.mode, config_)) {
+      GiveToCache(kHotPercent);
+    }
+    GiveToMatrices(ResidencyOrder(file_, Residency::kGates));
     GiveToCache(100);
     // A token reads one tile of an embedding that is not the head as well.
     GiveToMatrices({file_.MatrixIndex(MatrixRole::kEmbedding, 0)});
@@ -150,19 +169,23 @@ class Planner {
     }
     return bytes;
   }
-  // With its pin and its place in the wave.
+  // With its pins, of a layer and of the next one, and its place in a wave.
   uint64_t SlotBytes() const {
-    return NeuronCache::BytesPerSlot(shape_) + sizeof(Pin) + sizeof(uint32_t);
+    return NeuronCache::BytesPerSlot(shape_) + 2 * sizeof(Pin) + sizeof(uint32_t);
   }
   uint64_t AttentionScratchBytes() const {
     return Attention::ScratchBytes(config_, {request_.context, plan_.chunk}, request_.n_threads);
+  }
+  uint64_t PredictorBytes() const {
+    return request_.mode == DecodeMode::kPredicted ? NeuronPredictor::ScratchBytes(file_) : 0;
   }
   uint64_t CacheBytes() const {
     return NeuronCache::FixedBytes(shape_) + plan_.n_slots * NeuronCache::BytesPerSlot(shape_);
   }
   uint64_t ScratchBytes() const {
     return ChunkBytes(config_, plan_.chunk, request_.n_threads) + AttentionScratchBytes() +
-           SamplingBytes() + DemandFfn::ScratchBytes(config_.d_ff, plan_.n_slots);
+           SamplingBytes() + DemandFfn::ScratchBytes(config_.d_ff, plan_.n_slots) +
+           PredictorBytes();
   }
   uint64_t Total() const {
     return FixedBytes() + StreamBytes() + ResidentBytes() + CacheBytes() + ScratchBytes();
@@ -212,8 +235,12 @@ class Planner {
         static_cast<uint32_t>(std::min<uint64_t>(most, plan_.n_slots + Left() / SlotBytes()));
   }
 
+  bool IsUsed(const MatrixEntry& m) const {
+    const bool predicts = m.role == MatrixRole::kPredictor1 || m.role == MatrixRole::kPredictor2;
+    return !predicts || request_.mode == DecodeMode::kPredicted;
+  }
   void HoldEverything() {
-    plan_.resident.assign(plan_.resident.size(), true);
+    for (size_t i = 0; i < plan_.resident.size(); ++i) plan_.resident[i] = IsUsed(file_.matrix(i));
     plan_.n_slots = config_.n_layers * config_.d_ff;
     GrowRing(Total() / kRingShare);
     GrowChunk(Total() / kScratchShare);
@@ -267,6 +294,10 @@ class Planner {
 };
 
 }  // namespace
+
+bool IsSparse(DecodeMode mode, const ModelConfig& config) {
+  return mode == DecodeMode::kPredicted || (mode == DecodeMode::kExact && config.sparse());
+}
 
 PassPieces MaxPassPieces(const SluiceFile& file, const MemoryPlan& plan) {
   PassPieces most;

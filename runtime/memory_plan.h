@@ -21,9 +21,12 @@ constexpr uint64_t kProcessBytes = 16 << 20;
 constexpr uint32_t kStreamTokens = 8;
 
 enum class DecodeMode {
-  kDense,  // every neuron
-  kExact,  // the gate decides; same tokens as dense
+  kDense,      // every neuron
+  kExact,      // the gate decides; same tokens as dense
+  kPredicted,  // a predictor decides; prompts are dense
 };
+// Whether tokens that are decoded leave neurons out.
+bool IsSparse(DecodeMode mode, const ModelConfig& config);
 
 struct PlanRequest {
   DecodeMode mode = DecodeMode::kExact;
@@ -58,7 +61,8 @@ struct MemoryPlan {
   uint32_t io_capacity = 0;  // reads in flight
 };
 
-// ResourceExhausted naming the minimum if the budget is below it.
+// ResourceExhausted naming the minimum if the budget is below it, FailedPrecondition for predicted
+// mode and a file without predictors.
 absl::StatusOr<MemoryPlan> PlanMemory(const SluiceFile& file, const PlanRequest& request);
 
 // The most pieces that a pass streams where misses are read one by one, and where all bundles pass.

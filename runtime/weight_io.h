@@ -29,7 +29,9 @@ class WeightIo {
   uint32_t room() const { return capacity_ - static_cast<uint32_t>(io_.in_flight()); }
 
   // The tag of a read is its slot, or its buffer. The caller keeps the batch within room().
-  void SubmitSlots(std::span<const IoRequest> reads) { Submit(reads, IoPriority::kDemand); }
+  void SubmitSlots(std::span<const IoRequest> reads, IoPriority priority = IoPriority::kDemand) {
+    Submit(reads, priority);
+  }
   void SubmitStream(IoRequest read);
 
   // Takes what has completed; never blocks. Statuses name file and offset.

@@ -43,9 +43,10 @@ PlanRequest Way::request() const {
 }
 
 std::string Describe(const Way& way) {
+  constexpr const char* kModes[] = {"dense", "exact", "predicted"};
   return absl::StrFormat("%s, budget %u, chunk %u, %d threads, %s, kernels %s%s%s",
-                         way.mode == DecodeMode::kDense ? "dense" : "exact", way.budget, way.chunk,
-                         way.threads, way.engine == EngineKind::kPread ? "pread" : "io_uring",
+                         kModes[static_cast<size_t>(way.mode)], way.budget, way.chunk, way.threads,
+                         way.engine == EngineKind::kPread ? "pread" : "io_uring",
                          way.kernels != nullptr ? way.kernels->name : "best",
                          way.mapped ? ", mapped" : "",
                          way.profile != nullptr ? ", merged reads" : "");

@@ -160,7 +160,7 @@ TEST_F(DamageTest, AnUnknownIncompatibleFeatureIsRefusedAndNamed) {
 TEST_F(DamageTest, NewerMinorVersionsCompatibleFeaturesAndUnknownSectionsAreIgnored) {
   StoreLe<uint16_t>(&image_.bytes[10], kSluiceMinor + 7);
   StoreLe<uint64_t>(&image_.bytes[24], ~uint64_t{0});
-  for (const uint32_t kind : {0u, 8u, 99u, UINT32_MAX}) {
+  for (const uint32_t kind : {0u, uint32_t{kSectionKinds}, 99u, UINT32_MAX}) {
     image_.entries.push_back({kind, UINT64_MAX, UINT64_MAX, UINT64_MAX, 5});
   }
   image_.Seal();

@@ -40,10 +40,12 @@ ModelConfig ConfigOf(const Shape& s) {
 }
 
 Directory DirectoryOf(const Shape& s) {
-  std::array<WeightType, 7> types;
-  types.fill(s.resident);
-  types[static_cast<size_t>(MatrixRole::kGate)] = s.ffn;
-  return MakeDirectory(ConfigOf(s), types, s.ffn, s.block);
+  DirectoryShape shape;
+  shape.matrix_types.fill(s.resident);
+  shape.matrix_types[static_cast<size_t>(MatrixRole::kGate)] = s.ffn;
+  shape.bundle_type = s.ffn;
+  shape.block = s.block;
+  return MakeDirectory(ConfigOf(s), shape);
 }
 
 class DirectoryTest : public testing::TestWithParam<Shape> {

@@ -164,9 +164,10 @@ TEST(TiedHeadTest, TheHeadIsTheEmbedding) {
   TinySluice model = MakeTinySluice(WeightType::kQ8);
   model.config.tied_head = true;
   model.config.qkv_bias = false;
-  std::array<WeightType, 7> types;
-  types.fill(WeightType::kQ8);
-  model.directory = MakeDirectory(model.config, types, WeightType::kQ8, 0);
+  DirectoryShape shape;
+  shape.matrix_types.fill(WeightType::kQ8);
+  shape.bundle_type = WeightType::kQ8;
+  model.directory = MakeDirectory(model.config, shape);
   model.vectors.resize(VectorCount(model.config));
   ASSERT_TRUE(WriteTinySluice(model, dir.File("tied.sluice")).ok());
   const auto file = SluiceFile::Open(dir.File("tied.sluice"));

@@ -103,12 +103,14 @@ TinySluice MakeTinySluice(WeightType ffn) {
   c.activation_origin = ActivationOrigin::kFlag;
   c.activation_threshold = 0.125f;
   c.qkv_bias = true;
-  std::array<WeightType, 7> types;
-  types.fill(WeightType::kQ8);
-  types[static_cast<size_t>(MatrixRole::kEmbedding)] = WeightType::kF16;
-  types[static_cast<size_t>(MatrixRole::kHead)] = WeightType::kF16;
-  types[static_cast<size_t>(MatrixRole::kGate)] = ffn;
-  model.directory = MakeDirectory(c, types, ffn, /*block=*/512);
+  DirectoryShape shape;
+  shape.matrix_types.fill(WeightType::kQ8);
+  shape.matrix_types[static_cast<size_t>(MatrixRole::kEmbedding)] = WeightType::kF16;
+  shape.matrix_types[static_cast<size_t>(MatrixRole::kHead)] = WeightType::kF16;
+  shape.matrix_types[static_cast<size_t>(MatrixRole::kGate)] = ffn;
+  shape.bundle_type = ffn;
+  shape.block = 512;
+  model.directory = MakeDirectory(c, shape);
   model.vectors = Vectors(c);
   model.tokenizer = Tokenizer(c.vocab_size);
   model.provenance = {"tiny.gguf", "F32", "test", 0.5f, 0.25f, 0.125f, 0.0625f};
@@ -141,7 +143,7 @@ absl::StatusOr<uint64_t> WriteTinySluice(const TinySluice& model, const std::str
     SLUICE_RETURN_IF_ERROR(WriteMatrix(model, i, *writer));
   }
   SLUICE_RETURN_IF_ERROR(WriteBundles(model, *writer));
-  return writer->Finish(model.vectors, model.tokenizer, model.provenance);
+  return writer->Finish({model.vectors, model.tokenizer, model.provenance});
 }
 
 }  // namespace sluice

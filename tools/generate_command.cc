@@ -64,11 +64,6 @@ struct Options {
 };
 
 absl::Status ReadChoices(const GenerateFlags& flags, Options* o) {
-  if (flags.mode == "dense") {
-    o->plan.mode = DecodeMode::kDense;
-  } else if (flags.mode != "auto" && flags.mode != "exact") {
-    return BadChoice("--mode", flags.mode, "auto, dense, exact");
-  }
   if (flags.engine == "io_uring") {
     o->decoder.engine = EngineKind::kUring;
   } else if (flags.engine == "pread") {
@@ -244,6 +239,9 @@ int RunGenerate(const GenerateFlags& flags) {
   if (!options.ok()) return ReportUsage(options.status());
   const auto file = SluiceFile::Open(flags.model);
   if (!file.ok()) return ReportError(file.status());
+  const auto mode = ChooseMode(flags.mode, **file);
+  if (!mode.ok()) return ReportUsage(mode.status());
+  options->plan.mode = *mode;
   auto data = (*file)->LoadTokenizer();
   if (!data.ok()) return ReportError(data.status());
   PromptLimit limit;
@@ -345,7 +343,7 @@ void RegisterGenerate(CLI::App& app, std::function<int()>* action) {
                   "(default: all in "
                   "memory, if that leaves a quarter of what is available)")
       ->check(NotEmpty());
-  cmd->add_option("--mode", flags->mode, "auto, dense, exact")->capture_default_str();
+  cmd->add_option("--mode", flags->mode, "auto, dense, exact, predicted")->capture_default_str();
   cmd->add_option("--io-engine", flags->engine, "auto, io_uring, pread, mmap")
       ->capture_default_str();
   cmd->add_option("--direct", flags->direct, "Direct I/O: auto, on, off")->capture_default_str();

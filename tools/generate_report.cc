@@ -63,6 +63,9 @@ Json PhaseJson(const PhaseCost& c, bool mapped) {
                {"bundle_misses", d.misses},
                {"hit_rate", JsonShare(d.hits, d.hits + d.misses)},
                {"active_share", JsonShare(d.active_neurons, d.gated_neurons)},
+               {"firing_share", JsonShare(d.firing_neurons, d.gated_neurons)},
+               {"look_ahead_reads", d.looked_ahead},
+               {"look_ahead_in_time", d.in_time},
                {"major_faults", c.major_faults}};
   if (mapped) {
     for (const char* unknown :
@@ -100,6 +103,14 @@ void PrintPhase(const char* name, const PhaseCost& c, const Decoder& decoder) {
   if (d.gated_neurons > 0) {
     absl::FPrintF(stderr, "; %.1f %% of neurons active",
                   100 * Share(d.active_neurons, d.gated_neurons));
+    if (d.firing_neurons < d.active_neurons) {
+      absl::FPrintF(stderr, " by prediction, %.1f %% fired",
+                    100 * Share(d.firing_neurons, d.gated_neurons));
+    }
+    if (d.looked_ahead > 0) {
+      absl::FPrintF(stderr, "; %.1f %% of %u bundles read ahead were there in time",
+                    100 * Share(d.in_time, d.looked_ahead), d.looked_ahead);
+    }
   }
   absl::FPrintF(stderr, "\n");
 }

@@ -49,12 +49,6 @@ class Planner {
   explicit Planner(const PlanFlags& flags) : flags_(flags) {}
 
   absl::Status ReadFlags() {
-    if (flags_.mode == "dense") {
-      request_.mode = DecodeMode::kDense;
-    } else if (flags_.mode != "auto" && flags_.mode != "exact") {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("--mode is \"%s\"; known are auto, dense, exact", flags_.mode));
-    }
     SLUICE_ASSIGN_OR_RETURN(direct_, ParseDirect(flags_.direct));
     SLUICE_ASSIGN_OR_RETURN(request_.n_threads, ChooseThreads(flags_.threads));
     SLUICE_RETURN_IF_ERROR(InRange("-c", flags_.context, -1, 1 << 27));
@@ -73,6 +67,7 @@ class Planner {
 
   absl::Status Open() {
     SLUICE_ASSIGN_OR_RETURN(file_, SluiceFile::Open(flags_.model));
+    SLUICE_ASSIGN_OR_RETURN(request_.mode, ChooseMode(flags_.mode, *file_));
     SLUICE_ASSIGN_OR_RETURN(auto data, file_->LoadTokenizer());
     SLUICE_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Create(std::move(data)));
     request_.tokenizer_bytes = tokenizer_->memory_bytes();
@@ -164,7 +159,7 @@ class Planner {
     }
     return absl::OkStatus();
   }
-  bool sparse() const { return request_.mode == DecodeMode::kExact && file_->config().sparse(); }
+  bool sparse() const { return IsSparse(request_.mode, file_->config()); }
   absl::StatusOr<Forecast> ForecastFor(const MemoryPlan& plan) const {
     return ForecastRun(*file_, plan, *device_.profile, sparse() ? &*trace_ : nullptr, cost_,
                        report_.prompt_tokens);
@@ -303,7 +298,7 @@ void RegisterPlan(CLI::App& app, std::function<int()>* action) {
       ->check(NotEmpty());
   cmd->add_option("-c,--ctx-size", flags->context, "Context in tokens, as in generate");
   cmd->add_option("-t,--threads", flags->threads, "Compute threads, as in generate");
-  cmd->add_option("--mode", flags->mode, "auto, dense, exact")->capture_default_str();
+  cmd->add_option("--mode", flags->mode, "auto, dense, exact, predicted")->capture_default_str();
   cmd->add_option("--direct", flags->direct, "Direct I/O in the runs: auto, on, off")
       ->capture_default_str();
   cmd->add_option("--prompt-tokens", flags->prompt_tokens, "Length of the prompt that TTFT is for")

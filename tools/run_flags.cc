@@ -46,6 +46,17 @@ absl::StatusOr<int> ChooseThreads(int64_t wanted) {
   return static_cast<int>(wanted > 0 ? wanted : std::max<int64_t>(std::ssize(AllowedCores()), 1));
 }
 
+absl::StatusOr<DecodeMode> ChooseMode(const std::string& text, const SluiceFile& file) {
+  if (text == "dense") return DecodeMode::kDense;
+  if (text == "exact") return DecodeMode::kExact;
+  if (text == "predicted") return DecodeMode::kPredicted;
+  if (text == "auto") {
+    return file.predictor() != nullptr ? DecodeMode::kPredicted : DecodeMode::kExact;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--mode is \"%s\"; known are auto, dense, exact, predicted", text));
+}
+
 absl::StatusOr<DirectMode> ParseDirect(const std::string& text) {
   if (text == "auto") return DirectMode::kAuto;
   if (text == "on") return DirectMode::kOn;

@@ -7,7 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "io/storage_file.h"
-#include "layout/model_config.h"
+#include "layout/sluice_file.h"
+#include "runtime/memory_plan.h"
 
 namespace sluice {
 
@@ -21,6 +22,9 @@ absl::StatusOr<uint32_t> ChooseContext(const ModelConfig& config, int64_t wanted
 
 // What `-t` asks for; -1: one a core that this process may use.
 absl::StatusOr<int> ChooseThreads(int64_t wanted);
+
+// What `--mode` asks for; auto: predicted where the model has predictors, else exact.
+absl::StatusOr<DecodeMode> ChooseMode(const std::string& text, const SluiceFile& file);
 
 // What `--direct` asks for: auto, on or off.
 absl::StatusOr<DirectMode> ParseDirect(const std::string& text);

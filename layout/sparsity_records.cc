@@ -1,0 +1,86 @@
+#include "layout/sparsity_records.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "absl/strings/str_format.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint32_t kPredictorVersion = 1;
+constexpr uint32_t kActivityVersion = 1;
+
+absl::Status OtherVersion(const char* record, uint32_t version) {
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "%s record has version %u; this program reads 1: update sluice", record, version));
+}
+
+}  // namespace
+
+void WritePredictorRecord(const PredictorRecord& record, ByteWriter& out) {
+  out.Put<uint32_t>(kPredictorVersion);
+  out.Put<uint8_t>(static_cast<uint8_t>(record.input));
+  out.Put<uint32_t>(static_cast<uint32_t>(record.thresholds.size()));
+  for (const float t : record.thresholds) out.Put<float>(t);
+}
+
+absl::StatusOr<PredictorRecord> ReadPredictorRecord(ByteReader& in, const ModelConfig& config) {
+  const auto version = in.Get<uint32_t>();
+  if (version != kPredictorVersion) return OtherVersion("predictor", version);
+  const auto input = in.Get<uint8_t>();
+  if (input > static_cast<uint8_t>(PredictorInput::kPrevious)) {
+    return absl::DataLossError(absl::StrFormat("predictor record: unknown input %u", input));
+  }
+  PredictorRecord record;
+  record.input = static_cast<PredictorInput>(input);
+  const auto n_layers = in.Get<uint32_t>();
+  if (n_layers != config.n_layers) {
+    return absl::DataLossError(absl::StrFormat(
+        "predictor record is of %u layers; the config has %u", n_layers, config.n_layers));
+  }
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    const auto t = in.Get<float>();
+    if (!std::isfinite(t)) {
+      return absl::DataLossError(
+          absl::StrFormat("predictor record: the threshold of layer %u is no number", l));
+    }
+    record.thresholds.push_back(t);
+  }
+  if (!in.ok()) return absl::DataLossError("predictor record is cut short");
+  return record;
+}
+
+void WriteActivityRecord(const ActivityRecord& record, ByteWriter& out) {
+  out.Put<uint32_t>(kActivityVersion);
+  out.Put<uint64_t>(record.n_tokens);
+  for (const uint32_t n : record.n_hot) out.Put<uint32_t>(n);
+  for (const uint16_t f : record.frequency) out.Put<uint16_t>(f);
+}
+
+uint64_t ActivityRecordBytes(const ModelConfig& config) {
+  return 12 + config.n_layers * (4 + 2 * uint64_t{config.d_ff});
+}
+
+absl::StatusOr<ActivityRecord> ReadActivityRecord(ByteReader& in, const ModelConfig& config) {
+  const auto version = in.Get<uint32_t>();
+  if (version != kActivityVersion) return OtherVersion("activity", version);
+  ActivityRecord record;
+  record.n_tokens = in.Get<uint64_t>();
+  for (uint32_t l = 0; l < config.n_layers; ++l) {
+    record.n_hot.push_back(in.Get<uint32_t>());
+    if (record.n_hot.back() > config.d_ff) {
+      return absl::DataLossError(
+          absl::StrFormat("activity record: layer %u has %u hot neurons of %u", l,
+                          record.n_hot.back(), config.d_ff));
+    }
+  }
+  const size_t n = size_t{config.n_layers} * config.d_ff;
+  const auto bytes = in.GetBytes(n * sizeof(uint16_t));
+  if (!in.ok()) return absl::DataLossError("activity record is cut short");
+  record.frequency.resize(n);
+  std::memcpy(record.frequency.data(), bytes.data(), bytes.size());
+  return record;
+}
+
+}  // namespace sluice

@@ -1,0 +1,51 @@
+// What a `.sluice` file may know about which neurons fire: how its predictors are asked, and how
+// often each neuron fired in the text that it was profiled with. Both are optional sections; the
+// records are described in layout/sluice_format.h.
+#ifndef SLUICE_LAYOUT_SPARSITY_RECORDS_H_
+#define SLUICE_LAYOUT_SPARSITY_RECORDS_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "layout/byte_io.h"
+#include "layout/model_config.h"
+
+namespace sluice {
+
+// What a layer's predictor looks at. Values are stored in files.
+enum class PredictorInput : uint8_t {
+  kNormed = 0,    // what the layer's FFN matrices are applied to
+  kResidual = 1,  // the same before the norm (PowerInfer)
+  kPrevious = 2,  // the residual before the FFN of the layer before, so that reads can begin a
+                  // layer ahead; the first layer looks at its own residual
+};
+
+// How the predictor matrices of a file are used: a neuron is predicted to fire if
+// fc2(relu(fc1(input))) is at least the layer's threshold (PowerInfer thresholds the raw logit).
+struct PredictorRecord {
+  PredictorInput input = PredictorInput::kResidual;
+  std::vector<float> thresholds;  // by layer
+};
+
+// How often neurons fired, of `n_tokens` tokens. In each layer the neurons at positions
+// [0, n_hot) are those that fire most, by falling frequency.
+struct ActivityRecord {
+  uint64_t n_tokens = 0;
+  std::vector<uint32_t> n_hot;      // by layer
+  std::vector<uint16_t> frequency;  // [layer x position], in 65535ths of the tokens
+};
+
+void WritePredictorRecord(const PredictorRecord& record, ByteWriter& out);
+void WriteActivityRecord(const ActivityRecord& record, ByteWriter& out);
+// DataLoss naming the field if anything does not fit the config.
+absl::StatusOr<PredictorRecord> ReadPredictorRecord(ByteReader& in, const ModelConfig& config);
+absl::StatusOr<ActivityRecord> ReadActivityRecord(ByteReader& in, const ModelConfig& config);
+// Raw bytes that a record of this model takes.
+uint64_t ActivityRecordBytes(const ModelConfig& config);
+
+}  // namespace sluice
+
+#endif  // SLUICE_LAYOUT_SPARSITY_RECORDS_H_

@@ -1,0 +1,48 @@
+// Asks the predictors of a model: which neurons of a layer a token will need. A neuron is in the
+// set if fc2(relu(fc1(input))) reaches the layer's threshold (PowerInfer, sec. 5; the raw logit).
+//
+// Confined to the decode thread, which spreads the products over a ThreadPool. Allocates nothing
+// after construction. Predictor matrices that are not resident pass through the stream ring.
+#ifndef SLUICE_RUNTIME_NEURON_PREDICTOR_H_
+#define SLUICE_RUNTIME_NEURON_PREDICTOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "layout/sluice_file.h"
+#include "runtime/activations.h"
+#include "runtime/kernels/kernels.h"
+#include "runtime/thread_pool.h"
+#include "runtime/weight_store.h"
+
+namespace sluice {
+
+class NeuronPredictor {
+ public:
+  // Borrows all; `file` has predictors.
+  NeuronPredictor(const SluiceFile& file, const KernelTable& kernels, ThreadPool& pool,
+                  WeightStore& store);
+
+  PredictorInput input() const { return file_.predictor()->input; }
+  // Writes the active set, positions in rising order, into `active`, which has room for all neurons
+  // of the layer, and returns how many there are. x [d_model].
+  absl::StatusOr<uint32_t> Predict(uint32_t layer, const float* x, std::span<uint32_t> active);
+
+  static size_t ScratchBytes(const SluiceFile& file);
+
+ private:
+  const SluiceFile& file_;
+  const KernelTable& kernels_;
+  ThreadPool& pool_;
+  WeightStore& store_;
+  Activations input_, hidden_;  // in the forms that dots need
+  std::vector<float> inner_;    // [rank]
+  std::vector<float> logits_;   // [d_ff]
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_RUNTIME_NEURON_PREDICTOR_H_

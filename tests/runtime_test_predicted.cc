@@ -1,0 +1,166 @@
+// Predicted mode: the predictor alone decides what is read and computed; everything else is as in
+// the other modes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/predicted_model.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kPrompt = 21;
+constexpr size_t kDecoded = 12;
+constexpr PredictorInput kInputs[] = {PredictorInput::kNormed, PredictorInput::kResidual,
+                                      PredictorInput::kPrevious};
+
+class PredictedTest : public testing::Test {
+ protected:
+  PredictedTest()
+      : plain_(WideToy(), WeightType::kQ8), tokens_(RandomTokens(kPrompt + kDecoded, 300)) {}
+
+  static Way Predicted() {
+    Way way;
+    way.mode = DecodeMode::kPredicted;
+    return way;
+  }
+  Logits Run(const SluiceFile& file, const Way& way) {
+    return Must(RunTokens(file, way, tokens_, kPrompt));
+  }
+
+  PackedModel plain_;
+  std::vector<int32_t> tokens_;
+};
+
+TEST_F(PredictedTest, PredictingEveryNeuronGivesTheLogitsOfExactMode) {
+  const Logits exact = Run(plain_.file(), Way());
+  for (const PredictorInput input : kInputs) {
+    const PredictedModel model(plain_.file(), input, -1e30f);
+    EXPECT_TRUE(SameBits(Run(model.file(), Predicted()), exact));
+    EXPECT_TRUE(SameBits(Run(model.file(), Way()), exact)) << "exact mode of the relaid file";
+  }
+}
+
+TEST_F(PredictedTest, PredictingNoneLeavesTheFfnOut) {
+  const Logits exact = Run(plain_.file(), Way());
+  const PredictedModel model(plain_.file(), PredictorInput::kResidual, 1e30f);
+  const Logits none = Run(model.file(), Predicted());
+  EXPECT_TRUE(SameBits({none[0]}, {exact[0]})) << "the prompt is dense";
+  EXPECT_GT(MaxError(none.back(), exact.back()), 1e-3f);
+  auto decoder = Must(OpenDecoder(model.file(), Predicted()));
+  Must(RunTokens(*decoder, tokens_, kPrompt));
+  EXPECT_EQ(decoder->stats().active_neurons, 0u);
+}
+
+TEST_F(PredictedTest, BudgetsEnginesThreadsAndChunksGiveTheSameBits) {
+  for (const PredictorInput input : kInputs) {
+    const PredictedModel model(plain_.file(), input, 0.0f, /*shuffled=*/true);
+    const Logits expected = Run(model.file(), Predicted());
+    EXPECT_GT(MaxError(expected.back(), Run(model.file(), Way()).back()), 0.0f)
+        << "the made-up predictor leaves nothing out: the test is void";
+    size_t i = 0;
+    for (const EngineKind engine : Engines()) {
+      for (const uint64_t budget : Budgets(model.file(), Predicted())) {
+        Way way = Predicted();
+        way.engine = engine;
+        way.budget = budget;
+        way.threads = i % 2 == 0 ? 1 : 2;
+        way.chunk = i % 3 == 0 ? 1 : 64;
+        ++i;
+        EXPECT_TRUE(SameBits(Run(model.file(), way), expected)) << Describe(way);
+      }
+    }
+    Way mapped = Predicted();
+    mapped.mapped = true;
+    EXPECT_TRUE(SameBits(Run(model.file(), mapped), expected)) << Describe(mapped);
+  }
+}
+
+TEST_F(PredictedTest, AShortPromptGoesTokenByToken) {
+  const PredictedModel model(plain_.file(), PredictorInput::kPrevious, 0.0f);
+  const Logits together =
+      Must(RunTokens(model.file(), Predicted(), std::span(tokens_).first(5), 5));
+  const Logits single = Must(RunTokens(model.file(), Predicted(), std::span(tokens_).first(5), 1));
+  EXPECT_TRUE(SameBits({together.back()}, {single.back()}));
+}
+
+TEST_F(PredictedTest, ReadsALayerAheadAndCountsWhatCameInTime) {
+  const PredictedModel ahead(plain_.file(), PredictorInput::kPrevious, 0.0f);
+  const PredictedModel same(plain_.file(), PredictorInput::kResidual, 0.0f);
+  Way way = Predicted();
+  way.budget = Budgets(ahead.file(), way)[4];
+  auto decoder = Must(OpenDecoder(ahead.file(), way));
+  Must(RunTokens(*decoder, tokens_, kPrompt));
+  EXPECT_GT(decoder->stats().looked_ahead, 0u);
+  EXPECT_LE(decoder->stats().in_time, decoder->stats().looked_ahead);
+  way.budget = Budgets(same.file(), way)[4];
+  decoder = Must(OpenDecoder(same.file(), way));
+  Must(RunTokens(*decoder, tokens_, kPrompt));
+  EXPECT_EQ(decoder->stats().looked_ahead, 0u);
+}
+
+TEST_F(PredictedTest, NeuronsThatDoNotFireCostTheirReadAndNothingElse) {
+  // Half of all neurons are predicted, few of them fire.
+  const PredictedModel model(plain_.file(), PredictorInput::kResidual, 0.0f);
+  auto decoder = Must(OpenDecoder(model.file(), Predicted()));
+  Must(RunTokens(*decoder, tokens_, kPrompt));
+  const DecoderStats stats = decoder->stats();
+  EXPECT_GT(stats.active_neurons, stats.gated_neurons / 4);
+  EXPECT_LT(stats.firing_neurons, stats.active_neurons / 2);
+  EXPECT_GT(stats.firing_neurons, 0u);
+}
+
+TEST_F(PredictedTest, FaultsOfTheDeviceChangeNothing) {
+  const PredictedModel model(plain_.file(), PredictorInput::kPrevious, 0.0f);
+  const Logits expected = Run(model.file(), Predicted());
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const FaultConfig faults = AllFaults(seed);
+    Way way = Predicted();
+    way.budget = Budgets(model.file(), way)[seed % 3];
+    way.faults = &faults;
+    EXPECT_TRUE(SameBits(Run(model.file(), way), expected)) << "seed " << seed;
+  }
+}
+
+TEST_F(PredictedTest, AFailedPassMayBeRepeated) {
+  const PredictedModel model(plain_.file(), PredictorInput::kPrevious, 0.0f);
+  const Logits expected = Run(model.file(), Predicted());
+  Way way = Predicted();
+  way.budget = Budgets(model.file(), way)[1];
+  auto decoder = Must(OpenDecoder(model.file(), way));
+  const std::atomic<int> stop = 1;
+  Logits logits = Must(RunTokens(*decoder, std::span(tokens_).first(kPrompt), kPrompt));
+  for (size_t i = kPrompt; i < tokens_.size(); ++i) {
+    ASSERT_TRUE(absl::IsCancelled(decoder->Forward({&tokens_[i], 1}, &stop)));
+    MustBeOk(decoder->Forward({&tokens_[i], 1}));
+    logits.emplace_back(decoder->logits().begin(), decoder->logits().end());
+  }
+  EXPECT_TRUE(SameBits(logits, expected));
+}
+
+TEST_F(PredictedTest, ADamagedBundleThatWasReadAheadIsNamed) {
+  const PredictedModel model(plain_.file(), PredictorInput::kPrevious, -1e30f);
+  const BundleLayout& b = model.file().bundles();
+  {
+    std::fstream file(model.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(b.BundleOffset(2, 17) + 5));
+    file.put('\x5a');
+    file.put('\x5a');
+  }
+  Way way = Predicted();
+  way.budget = Budgets(model.file(), way)[4];
+  auto decoder = Must(OpenDecoder(model.file(), way));
+  const absl::Status status = decoder->Forward(std::span(tokens_).first(1));
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_THAT(status.message(), testing::HasSubstr("bundle of layer 2, neuron 17,"));
+}
+
+TEST_F(PredictedTest, AModelWithoutPredictorsIsToldWhatToDo) {
+  const auto plan = PlanMemory(plain_.file(), Predicted().request());
+  EXPECT_TRUE(absl::IsFailedPrecondition(plan.status()));
+  EXPECT_THAT(plan.status().message(), testing::HasSubstr("has no predictors"));
+}
+
+}  // namespace
+}  // namespace sluice
