@@ -206,9 +206,10 @@ absl::Status SluiceFile::ReadRecords() {
 absl::Status SluiceFile::ReadSparsityRecords() {
   const auto is_there = [this](SectionKind kind) { return section(kind).raw_bytes > 0; };
   if (is_there(SectionKind::kPredictor) != directory_.has_predictors()) {
-    return absl::DataLossError(absl::StrFormat(
-        "%s: its directory has %s predictors, but there is %s record of how they are used", path(),
-        directory_.has_predictors() ? "" : "no", directory_.has_predictors() ? "no" : "a"));
+    return absl::DataLossError(
+        absl::StrFormat("%s: its directory has %s, but there is %s record of how they are used",
+                        path(), directory_.has_predictors() ? "predictors" : "no predictors",
+                        directory_.has_predictors() ? "no" : "a"));
   }
   if (directory_.has_predictors()) {
     const auto read = [this](ByteReader& in) { return ReadPredictorRecord(in, config_); };

@@ -226,6 +226,9 @@ uint64_t DirectoryEnd(const Directory& d) {
 
 absl::Status ValidateDirectory(const Directory& d, const ModelConfig& config, uint64_t file_size) {
   SLUICE_RETURN_IF_ERROR(CheckBundles(d.bundles, config));
+  if (d.has_predictors() && !d.bundles.has_gate) {
+    return absl::DataLossError("directory has predictors, but no gate rows in its bundles");
+  }
   const auto order = MatrixOrder(config, d.has_predictors());
   if (d.matrices.size() != order.size()) {
     return absl::DataLossError(absl::StrFormat("directory has %u matrices; the config asks for %u",

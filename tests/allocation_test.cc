@@ -12,6 +12,7 @@
 
 #include "tests/decoder_harness.h"
 #include "tests/io_test_files.h"
+#include "tests/predicted_model.h"
 
 #if defined(SLUICE_SANITIZED) || !defined(__GLIBC__)
 #define SLUICE_COUNTS_ALLOCATIONS 0
@@ -81,8 +82,8 @@ class AllocationTest : public testing::Test {
 
   // Allocations of any thread in single tokens after a warm-up that also grows and shrinks the
   // context.
-  uint64_t CountWhileDecoding(const PackedModel& model, const Way& way) {
-    const auto decoder = Must(OpenDecoder(model.file(), way));
+  uint64_t CountWhileDecoding(const SluiceFile& file, const Way& way) {
+    const auto decoder = Must(OpenDecoder(file, way));
     const auto tokens = RandomTokens(40, 300);
     MustBeOk(decoder->Forward(std::span(tokens).first(12)));
     MustBeOk(decoder->Forward(std::span(tokens).subspan(12, 1)));
@@ -113,8 +114,25 @@ TEST_F(AllocationTest, DecodingAllocatesNothingWhateverTheBudgetModeAndEngine) {
         const auto budgets = Budgets(model.file(), way);
         for (const uint64_t budget : {budgets.front(), budgets[2], budgets.back()}) {
           way.budget = budget;
-          EXPECT_EQ(CountWhileDecoding(model, way), 0u) << Describe(way);
+          EXPECT_EQ(CountWhileDecoding(model.file(), way), 0u) << Describe(way);
         }
+      }
+    }
+  }
+}
+
+TEST_F(AllocationTest, PredictingAllocatesNothing) {
+  const PackedModel plain(WideToy(), WeightType::kQ8);
+  for (const PredictorInput input : {PredictorInput::kResidual, PredictorInput::kPrevious}) {
+    const PredictedModel model(plain.file(), input, 0.0f);
+    for (const EngineKind engine : Engines()) {
+      Way way;
+      way.mode = DecodeMode::kPredicted;
+      way.engine = engine;
+      const auto budgets = Budgets(model.file(), way);
+      for (const uint64_t budget : {budgets.front(), budgets[4], budgets.back()}) {
+        way.budget = budget;
+        EXPECT_EQ(CountWhileDecoding(model.file(), way), 0u) << Describe(way);
       }
     }
   }
@@ -129,7 +147,7 @@ TEST_F(AllocationTest, MergedReadsAllocateNothing) {
     const auto budgets = Budgets(model.file(), way);
     for (const uint64_t budget : {budgets.front(), budgets[2]}) {
       way.budget = budget;
-      EXPECT_EQ(CountWhileDecoding(model, way), 0u) << Describe(way);
+      EXPECT_EQ(CountWhileDecoding(model.file(), way), 0u) << Describe(way);
     }
   }
 }
@@ -152,7 +170,7 @@ TEST_F(AllocationTest, MappedWeightsAllocateNothing) {
   const PackedModel model(ToyModel(), WeightType::kF16);
   Way way;
   way.mapped = true;
-  EXPECT_EQ(CountWhileDecoding(model, way), 0u);
+  EXPECT_EQ(CountWhileDecoding(model.file(), way), 0u);
 }
 
 }  // namespace

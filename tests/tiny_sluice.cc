@@ -72,13 +72,30 @@ absl::Status WriteBundles(const TinySluice& model, SluiceWriter& writer) {
   for (uint32_t l = 0; l < model.config.n_layers; ++l) {
     for (uint32_t p = 0; p < b.d_ff; ++p) {
       const uint32_t neuron = TinyNeuron(l, p);
-      EncodeRow(b.type, TinyUpRow(model, l, neuron), std::span(payload).first(b.down_offset()));
+      if (b.has_gate) {
+        const uint32_t gate =
+            static_cast<uint32_t>(model.directory.matrices.size()) - 3 * model.config.n_layers + l;
+        EncodeRow(b.type, TinyMatrixRow(model, gate, p), std::span(payload).first(b.row_bytes()));
+      }
+      EncodeRow(b.type, TinyUpRow(model, l, neuron),
+                std::span(payload).subspan(b.up_offset(), b.row_bytes()));
       EncodeRow(b.type, TinyDownColumn(model, l, neuron),
                 std::span(payload).subspan(b.down_offset()));
       SLUICE_RETURN_IF_ERROR(writer.WriteBundle(l, p, neuron, payload));
     }
   }
   return absl::OkStatus();
+}
+
+DirectoryShape TinyShape(WeightType ffn) {
+  DirectoryShape shape;
+  shape.matrix_types.fill(WeightType::kQ8);
+  shape.matrix_types[static_cast<size_t>(MatrixRole::kEmbedding)] = WeightType::kF16;
+  shape.matrix_types[static_cast<size_t>(MatrixRole::kHead)] = WeightType::kF16;
+  shape.matrix_types[static_cast<size_t>(MatrixRole::kGate)] = ffn;
+  shape.bundle_type = ffn;
+  shape.block = 512;
+  return shape;
 }
 
 }  // namespace
@@ -103,17 +120,25 @@ TinySluice MakeTinySluice(WeightType ffn) {
   c.activation_origin = ActivationOrigin::kFlag;
   c.activation_threshold = 0.125f;
   c.qkv_bias = true;
-  DirectoryShape shape;
-  shape.matrix_types.fill(WeightType::kQ8);
-  shape.matrix_types[static_cast<size_t>(MatrixRole::kEmbedding)] = WeightType::kF16;
-  shape.matrix_types[static_cast<size_t>(MatrixRole::kHead)] = WeightType::kF16;
-  shape.matrix_types[static_cast<size_t>(MatrixRole::kGate)] = ffn;
-  shape.bundle_type = ffn;
-  shape.block = 512;
-  model.directory = MakeDirectory(c, shape);
+  model.directory = MakeDirectory(c, TinyShape(ffn));
   model.vectors = Vectors(c);
   model.tokenizer = Tokenizer(c.vocab_size);
   model.provenance = {"tiny.gguf", "F32", "test", 0.5f, 0.25f, 0.125f, 0.0625f};
+  return model;
+}
+
+TinySluice MakeTinyPredicted(WeightType ffn) {
+  TinySluice model = MakeTinySluice(ffn);
+  DirectoryShape shape = TinyShape(ffn);
+  shape.gate_in_bundles = true;
+  shape.predictor_ranks = {32, 64};
+  model.directory = MakeDirectory(model.config, shape);
+  model.predictor = {PredictorInput::kPrevious, {0.5f, -1.25f}};
+  ActivityRecord activity{.n_tokens = 1234, .n_hot = {10, 0}, .frequency = {}};
+  for (uint32_t i = 0; i < 2 * model.config.d_ff; ++i) {
+    activity.frequency.push_back(static_cast<uint16_t>(65535 - 300 * i));
+  }
+  model.activity = activity;
   return model;
 }
 
@@ -143,7 +168,9 @@ absl::StatusOr<uint64_t> WriteTinySluice(const TinySluice& model, const std::str
     SLUICE_RETURN_IF_ERROR(WriteMatrix(model, i, *writer));
   }
   SLUICE_RETURN_IF_ERROR(WriteBundles(model, *writer));
-  return writer->Finish({model.vectors, model.tokenizer, model.provenance});
+  return writer->Finish({model.vectors, model.tokenizer, model.provenance,
+                         model.predictor ? &*model.predictor : nullptr,
+                         model.activity ? &*model.activity : nullptr});
 }
 
 }  // namespace sluice

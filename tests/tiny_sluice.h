@@ -6,11 +6,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "layout/sluice_format.h"
+#include "layout/sparsity_records.h"
 #include "layout/tokenizer_data.h"
 
 namespace sluice {
@@ -21,12 +23,16 @@ struct TinySluice {
   std::vector<float> vectors;
   TokenizerData tokenizer;
   Provenance provenance;
+  std::optional<PredictorRecord> predictor;
+  std::optional<ActivityRecord> activity;
 };
 
 // 2 layers, width 64, FFN 96, 4 heads of 16 with 2 for K and V, biases on Q/K/V, FATReLU, untied
 // head, 40 tokens. Matrices other than the gate are f16 and, for attention, q8; gate and bundles
 // are of type `ffn`.
 TinySluice MakeTinySluice(WeightType ffn);
+// The same with predictors of rank 32 and 64, gate rows in the bundles, and a record of activity.
+TinySluice MakeTinyPredicted(WeightType ffn);
 
 // The neuron that lies at a position: not the original order, and another one for each layer.
 uint32_t TinyNeuron(uint32_t layer, uint32_t position);

@@ -26,7 +26,7 @@ const SluiceImage& GoodImage() {
   static const SluiceImage image = [] {
     const TempDir dir;
     const std::string path = dir.File("good.sluice");
-    if (!WriteTinySluice(MakeTinySluice(WeightType::kQ4), path).ok()) std::abort();
+    if (!WriteTinySluice(MakeTinyPredicted(WeightType::kQ4), path).ok()) std::abort();
     SluiceImage loaded = SluiceImage::Load(path);
     loaded.DropWeights();
     return loaded;
@@ -40,7 +40,7 @@ std::byte ConsumeByte(FuzzedDataProvider& input) {
 
 // Overwrites, cuts, lengthens or replaces the contents of a section.
 void EditSection(FuzzedDataProvider& input, SluiceImage& image) {
-  const auto kind = static_cast<SectionKind>(input.ConsumeIntegralInRange(1, 7));
+  const auto kind = static_cast<SectionKind>(input.ConsumeIntegralInRange(1, 9));
   std::vector<std::byte> raw = image.ReadSection(kind);
   const auto at = input.ConsumeIntegralInRange<size_t>(0, raw.size());
   switch (input.ConsumeIntegralInRange(0, 3)) {
@@ -67,7 +67,7 @@ void EditTable(FuzzedDataProvider& input, SluiceImage& image) {
       image.entries[input.ConsumeIntegralInRange<size_t>(0, image.entries.size() - 1)];
   switch (input.ConsumeIntegralInRange(0, 4)) {
     case 0:
-      e.kind = input.ConsumeIntegralInRange<uint32_t>(0, 9);
+      e.kind = input.ConsumeIntegralInRange<uint32_t>(0, 11);
       break;
     case 1:
       e.offset = input.ConsumeIntegral<uint64_t>();
@@ -85,7 +85,7 @@ void EditTable(FuzzedDataProvider& input, SluiceImage& image) {
 
 // Bytes that are not what zstd wrote.
 void EditStored(FuzzedDataProvider& input, SluiceImage& image) {
-  const auto kind = static_cast<SectionKind>(input.ConsumeIntegralInRange(1, 7));
+  const auto kind = static_cast<SectionKind>(input.ConsumeIntegralInRange(1, 9));
   const auto stored = input.ConsumeBytes<std::byte>(input.ConsumeIntegralInRange<size_t>(0, 256));
   image.ReplaceStored(kind, stored, input.ConsumeIntegralInRange<uint64_t>(0, 1 << 20));
 }
