@@ -1,11 +1,5 @@
 #include "predictor/activation_trace.h"
 
-#include <zstd.h>
-
-#include <array>
-#include <filesystem>
-#include <fstream>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +8,7 @@
 #include "io/status.h"
 #include "layout/byte_io.h"
 #include "layout/sluice_format.h"
+#include "predictor/packed_file.h"
 
 namespace sluice {
 namespace {
@@ -21,11 +16,8 @@ namespace {
 constexpr std::string_view kMagic = "SLUICEAT";
 constexpr uint32_t kVersion = 1;
 constexpr uint64_t kMostBytes = uint64_t{1} << 30;
-// What a small file may claim to hold. Real sets are noise to a compressor, but sets that are all
-// empty or full shrink without bound, and so does a file made to exhaust memory.
-constexpr uint64_t kFreeBytes = 4 << 20;
-constexpr uint64_t kMostRatio = 16;
 constexpr uint32_t kMostLayers = 1 << 12, kMostNeurons = 1 << 20;
+const char* const kKind = "activation trace";
 
 // Reads LEB128 numbers of at most 32 bits; false at the end or on a number that is larger.
 bool Take(const std::vector<uint8_t>& bytes, uint64_t* at, uint32_t* value) {
@@ -39,25 +31,6 @@ bool Take(const std::vector<uint8_t>& bytes, uint64_t* at, uint32_t* value) {
     }
   }
   return false;
-}
-
-absl::Status NoTrace(const std::string& source) {
-  return absl::InvalidArgumentError(source + ": is not an activation trace of sluice");
-}
-
-bool IsInProportion(uint64_t n_bytes, uint64_t stored) {
-  return n_bytes <= kFreeBytes || n_bytes / kMostRatio <= stored;
-}
-
-// Appends a frame that zstd skips, so that what is stored is in proportion to what it holds.
-void Pad(uint64_t n_bytes, std::vector<std::byte>* frame) {
-  if (IsInProportion(n_bytes, frame->size())) return;
-  const uint64_t n_padding = n_bytes / kMostRatio - frame->size();
-  ByteWriter head;
-  head.Put<uint32_t>(ZSTD_MAGIC_SKIPPABLE_START);
-  head.Put<uint32_t>(static_cast<uint32_t>(n_padding));
-  frame->insert(frame->end(), head.bytes().begin(), head.bytes().end());
-  frame->resize(frame->size() + n_padding);
 }
 
 }  // namespace
@@ -99,14 +72,9 @@ absl::StatusOr<std::vector<std::byte>> ActivationTrace::Serialize() const {
   header.Put<uint64_t>(model_id_);
   header.Put<uint64_t>(sets.size());
   header.Put<uint64_t>(Checksum64(std::as_bytes(sets)));
-  std::vector<std::byte> frame(ZSTD_compressBound(sets.size()));
-  constexpr int kLevel = 3;
-  const size_t n = ZSTD_compress(frame.data(), frame.size(), sets.data(), sets.size(), kLevel);
-  if (ZSTD_isError(n)) return absl::InternalError(absl::StrCat("zstd: ", ZSTD_getErrorName(n)));
-  frame.resize(n);
-  Pad(sets.size(), &frame);
-  header.PutBytes(frame.data(), frame.size());
-  return header.bytes();
+  std::vector<std::byte> out = header.bytes();
+  SLUICE_RETURN_IF_ERROR(AppendFrame(std::as_bytes(sets), &out));
+  return out;
 }
 
 absl::Status ActivationTrace::Save(const std::string& path) const {
@@ -123,28 +91,8 @@ absl::Status ActivationTrace::SaveTo(AtomicFile& out) const {
 }
 
 absl::StatusOr<ActivationTrace> ActivationTrace::Load(const std::string& path) {
-  std::error_code ignored;
-  const auto type = std::filesystem::status(path, ignored).type();
-  // Looked at before it is opened: a FIFO would wait for a writer.
-  if (type == std::filesystem::file_type::directory) {
-    return absl::InvalidArgumentError(path + ": is a directory, not an activation trace");
-  }
-  std::ifstream in;
-  if (type == std::filesystem::file_type::regular) in.open(path, std::ios::binary | std::ios::ate);
-  if (!in.is_open()) return absl::NotFoundError(path + ": the activation trace cannot be opened");
-  const std::streamoff size = in.tellg();
-  in.seekg(0);
-  // The magic alone first: a model given by mistake is not to be taken into memory.
-  std::array<char, kMagic.size()> magic = {};
-  in.read(magic.data(), magic.size());
-  if (std::string_view(magic.data(), magic.size()) != kMagic) return NoTrace(path);
-  if (static_cast<uint64_t>(size) > kMostBytes) {
-    return absl::InvalidArgumentError(path + ": is too large for an activation trace");
-  }
-  std::vector<std::byte> bytes(static_cast<size_t>(size));
-  in.seekg(0);
-  in.read(reinterpret_cast<char*>(bytes.data()), size);
-  if (in.gcount() != size) return absl::DataLossError(path + ": cannot be read to its end");
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes,
+                          ReadPackedFile(path, kMagic, kMostBytes, kKind));
   return Parse(bytes, path);
 }
 
@@ -153,7 +101,7 @@ absl::StatusOr<ActivationTrace> ActivationTrace::Parse(std::span<const std::byte
   ByteReader reader(bytes);
   const auto magic = reader.GetBytes(kMagic.size());
   if (!reader.ok() || std::memcmp(magic.data(), kMagic.data(), kMagic.size()) != 0) {
-    return NoTrace(source);
+    return NotOfKind(source, kKind);
   }
   const auto damaged = [&](const std::string& what) {
     return absl::DataLossError(absl::StrCat(source, ": activation trace: ", what));
@@ -170,18 +118,16 @@ absl::StatusOr<ActivationTrace> ActivationTrace::Parse(std::span<const std::byte
     return damaged(absl::StrCat(n_neurons, " neurons in a layer"));
   }
   const auto frame = reader.GetBytes(reader.remaining());
-  if (!IsInProportion(n_bytes, frame.size()) ||
-      n_bytes != ZSTD_getFrameContentSize(frame.data(), frame.size())) {
-    return damaged("its size does not match its content");
-  }
+  if (!FrameHolds(frame, n_bytes)) return damaged("its size does not match its content");
   // A set takes a byte at least.
   if (uint64_t{n_tokens} * n_layers > n_bytes) {
     return damaged(absl::StrCat(n_tokens, " tokens do not fit its size"));
   }
   ActivationTrace trace(model_id, n_layers, n_neurons);
   trace.sets_.resize(n_bytes);
-  const size_t n = ZSTD_decompress(trace.sets_.data(), n_bytes, frame.data(), frame.size());
-  if (ZSTD_isError(n) || n != n_bytes) return damaged("cannot be decompressed");
+  if (!UnpackFrame(frame, std::as_writable_bytes(std::span(trace.sets_)))) {
+    return damaged("cannot be decompressed");
+  }
   if (Checksum64(std::as_bytes(std::span(trace.sets_))) != checksum) {
     return damaged("does not match its checksum");
   }

@@ -29,6 +29,7 @@ class ActivationTrace {
   uint32_t n_neurons() const { return n_neurons_; }  // in a layer
   uint32_t n_tokens() const { return static_cast<uint32_t>(begins_.size() / n_layers_); }  // whole
   uint64_t n_active() const { return n_active_; }
+  uint64_t memory_bytes() const { return sets_.size() + begins_.size() * sizeof(begins_[0]); }
   // Replaces *active by the active set of a layer of a token.
   void Get(uint32_t token, uint32_t layer, std::vector<uint32_t>* active) const;
 
@@ -42,9 +43,8 @@ class ActivationTrace {
   absl::Status SaveTo(AtomicFile& out) const;  // for who has to know early that it can be written
   // What Save writes: "SLUICEAT", u32 version 1, u32 layers, u32 neurons, u32 tokens, u64 model,
   // u64 bytes of the sets, u64 their XXH64 (all little-endian), then the sets as one zstd frame.
-  // A set is its size, then each position as its distance from the one before, in LEB128. Sets of
-  // more than 4 MiB hold at most 16 times as many bytes as follow the header; where they would
-  // shrink more, a frame that zstd skips makes up the size.
+  // A set is its size, then each position as its distance from the one before, in LEB128. The frame
+  // is in proportion to the sets: predictor/packed_file.h.
   absl::StatusOr<std::vector<std::byte>> Serialize() const;
 
  private:
