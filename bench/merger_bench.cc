@@ -10,15 +10,11 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
-#include "io/clock.h"
-#include "io/emulated_device.h"
-#include "io/io_thread.h"
+#include "bench/timed_reader.h"
 #include "io/status.h"
-#include "io/suite/device_probe.h"
 #include "io/suite/suite.h"
 #include "predictor/activation_trace.h"
 #include "runtime/miss_replay.h"
-#include "runtime/weight_io.h"
 
 namespace sluice {
 namespace {
@@ -33,24 +29,20 @@ enum Way { kSingle, kMerged, kBlobs, kWays };
 constexpr std::array<const char*, kWays> kWayNames = {"one read per bundle", "merged",
                                                       "whole blobs"};
 
-// One way of reading: its thread, and what it took.
+// One way of reading, and what it took.
 struct Reader {
-  std::unique_ptr<IoThread> thread;
+  std::unique_ptr<TimedReader> reader;
   std::vector<double> ms;  // of a token, all its layers
   double modelled_ms = 0;
 };
 
 class MergerBench {
  public:
-  MergerBench(const SluiceFile& file, const ActivationTrace& trace, const DeviceProfile& profile,
-              std::shared_ptr<EmulatedDevice> device)
-      : file_(file), trace_(trace), profile_(profile), device_(std::move(device)) {}
+  MergerBench(const SluiceFile& file, const ActivationTrace& trace, const BenchDevice& device)
+      : file_(file), trace_(trace), device_(device) {}
 
   absl::Status Run(uint32_t n_slots, int repeats) {
-    // An emulated device must not wait for the real one: its file is to be in the page cache.
-    const DirectMode direct = device_ != nullptr ? DirectMode::kOff : DirectMode::kOn;
-    SLUICE_ASSIGN_OR_RETURN(storage_,
-                            StorageFile::Open(file_.path(), direct, file_.bundles().block));
+    SLUICE_ASSIGN_OR_RETURN(storage_, device_.OpenStorage(file_));
     SLUICE_ASSIGN_OR_RETURN(blobs_, AlignedBuffer::Allocate(file_.bundles().layer_bytes()));
     SLUICE_ASSIGN_OR_RETURN(bounce_, AlignedBuffer::Allocate(kMergeBytes));
     for (int r = 0; r < repeats; ++r) SLUICE_RETURN_IF_ERROR(Replay(n_slots));
@@ -64,8 +56,8 @@ class MergerBench {
   absl::Status Replay(uint32_t n_slots) {
     SLUICE_ASSIGN_OR_RETURN(const auto replay, MissReplay::Create(file_, trace_, n_slots));
     for (int w = 0; w < kWays; ++w) SLUICE_RETURN_IF_ERROR(Open(static_cast<Way>(w), *replay));
-    ReadMerger model(profile_, file_.bundles().layer_bytes(), {kMostInFlight, kMergeBytes},
-                     ReadMerger::MarginFor(profile_));
+    ReadMerger model(*device_.profile, file_.bundles().layer_bytes(), {kMostInFlight, kMergeBytes},
+                     ReadMerger::MarginFor(*device_.profile));
     for (Reader& r : readers_) r.modelled_ms = 0;
     const uint32_t warm = trace_.n_tokens() / 4;
     uint64_t hits = 0, misses = 0;
@@ -78,7 +70,8 @@ class MergerBench {
         const std::vector<IoRequest> blobs = WholeBlobs(l, reads);
         for (int i = 0; i < kWays; ++i) {
           const auto way = static_cast<Way>((t + l + static_cast<uint32_t>(i)) % kWays);
-          SLUICE_ASSIGN_OR_RETURN(const double took, Time(way, way == kBlobs ? blobs : reads));
+          SLUICE_ASSIGN_OR_RETURN(const double took,
+                                  readers_[way].reader->TimeMs(way == kBlobs ? blobs : reads));
           ms[way] += took;
         }
         AddModelled(model, reads, blobs);
@@ -92,7 +85,7 @@ class MergerBench {
     misses_ = static_cast<double>(misses) / n / trace_.n_layers();
     for (Reader& r : readers_) {
       r.modelled_ms /= n;
-      r.thread.reset();
+      r.reader.reset();
     }
     return absl::OkStatus();
   }
@@ -104,24 +97,10 @@ class MergerBench {
   absl::Status Open(Way way, const MissReplay& replay) {
     const std::array<std::span<std::byte>, 3> buffers = {replay.arena(), blobs_.span(),
                                                          bounce_.span()};
-    EngineOptions options;
-    options.depth = std::min(kMostInFlight, profile_.BestDepth());
-    options.buffers = buffers;
-    std::string note;
-    SLUICE_ASSIGN_OR_RETURN(auto engine, MakeReadEngine(*storage_, options, &note));
-    if (device_ != nullptr) {
-      engine = std::make_unique<EmulatedEngine>(std::move(engine), device_, CoreClass::kBig);
-    }
-    IoThreadOptions thread;
-    thread.capacity = kCapacity;
-    if (way == kMerged) {
-      const ReadMerger::Limits limits = {options.depth, kMergeBytes};
-      thread.merger = std::make_unique<ReadMerger>(profile_, file_.bundles().layer_bytes(), limits,
-                                                   ReadMerger::MarginFor(profile_));
-      thread.bounce = bounce_.span();
-    }
-    SLUICE_ASSIGN_OR_RETURN(readers_[way].thread,
-                            IoThread::Start(*storage_, std::move(engine), std::move(thread)));
+    SLUICE_ASSIGN_OR_RETURN(
+        readers_[way].reader,
+        TimedReader::Open(*storage_, device_, way == kMerged ? device_.MakeMerger(file_) : nullptr,
+                          buffers));
     return absl::OkStatus();
   }
 
@@ -139,23 +118,6 @@ class MergerBench {
     return blobs;
   }
 
-  absl::StatusOr<double> Time(Way way, std::span<const IoRequest> reads) {
-    IoThread& thread = *readers_[way].thread;
-    const uint64_t begin_ns = NowNs();
-    if (!thread.Submit(reads, IoPriority::kDemand)) {
-      return absl::ResourceExhaustedError("a layer has more misses than the queue holds");
-    }
-    std::array<IoCompletion, 256> done;
-    while (thread.in_flight() > 0) {
-      thread.WaitForCompletion();
-      const size_t n = thread.Poll(done);
-      for (const IoCompletion& c : std::span(done).first(n)) {
-        if (c.error != 0) return ErrnoStatus(c.error, file_.path());
-      }
-    }
-    return static_cast<double>(NowNs() - begin_ns) / 1e6;
-  }
-
   void AddModelled(ReadMerger& model, std::span<const IoRequest> reads,
                    std::span<const IoRequest> blobs) {
     std::vector<uint64_t> single, whole;
@@ -166,14 +128,9 @@ class MergerBench {
     readers_[kMerged].modelled_ms += MergeAll(model, reads).ns / 1e6;
   }
 
-  static constexpr uint32_t kCapacity = 1 << 15;
-  // As much as a memory plan gives with 128 MiB and more.
-  static constexpr uint32_t kMergeBytes = 4 << 20;
-
   const SluiceFile& file_;
   const ActivationTrace& trace_;
-  const DeviceProfile& profile_;
-  const std::shared_ptr<EmulatedDevice> device_;
+  const BenchDevice& device_;
   std::unique_ptr<StorageFile> storage_;
   AlignedBuffer blobs_, bounce_;
   std::array<Reader, kWays> readers_;
@@ -183,26 +140,15 @@ class MergerBench {
 absl::Status RunBench(const Flags& flags) {
   SLUICE_ASSIGN_OR_RETURN(const auto file, SluiceFile::Open(flags.model));
   SLUICE_ASSIGN_OR_RETURN(const ActivationTrace trace, ActivationTrace::Load(flags.trace));
-  std::shared_ptr<EmulatedDevice> device;
-  std::unique_ptr<DeviceProfile> profile;
-  const std::string source = flags.emulate.empty() ? flags.device : flags.emulate;
-  if (source == "auto") {
-    SLUICE_ASSIGN_OR_RETURN(
-        auto probed, ProbeDevice(flags.model, file->bundles().layer_bytes(), UINT64_MAX, nullptr));
-    profile = std::make_unique<DeviceProfile>(std::move(probed.profile));
-  } else {
-    SLUICE_ASSIGN_OR_RETURN(auto loaded, DeviceProfile::Load(source));
-    profile = std::make_unique<DeviceProfile>(std::move(loaded));
-  }
-  if (!flags.emulate.empty()) device = std::make_shared<EmulatedDevice>(profile->model());
-  absl::PrintF("%s, %s%s, %u tokens\n\n", flags.model, device ? "EMULATED " : "",
-               profile->model().name(), trace.n_tokens());
+  SLUICE_ASSIGN_OR_RETURN(const BenchDevice device,
+                          BenchDevice::Open(*file, flags.device, flags.emulate));
+  absl::PrintF("%s, %s, %u tokens\n\n", flags.model, device.Name(), trace.n_tokens());
   absl::PrintF(
       "| cached | hit rate | misses a layer | way | modelled ms/token | real ms/token "
       "(p5-p95) | real, against the better of the others |\n|---|---|---|---|---|---|---|\n");
   for (const double percent : flags.cached) {
     const double all = 1.0 * file->config().d_ff * file->config().n_layers;
-    MergerBench bench(*file, trace, *profile, device);
+    MergerBench bench(*file, trace, device);
     SLUICE_RETURN_IF_ERROR(
         bench.Run(std::max(1u, static_cast<uint32_t>(all * percent / 100)), flags.repeats));
     std::array<Spread, kWays> real;

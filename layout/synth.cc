@@ -54,6 +54,8 @@ void AddModelMetadata(const SynthPlan& plan, GgufWriter& writer) {
   writer.AddFloat32("sluice.synth.active", static_cast<float>(plan.options().active));
   writer.AddFloat32("sluice.synth.zipf", static_cast<float>(plan.options().zipf));
   writer.AddUint32("sluice.synth.groups", plan.n_groups());
+  writer.AddFloat32("sluice.synth.group_correlation",
+                    static_cast<float>(plan.options().group_correlation));
   writer.AddFloat32("sluice.synth.persistence", static_cast<float>(plan.persistence()));
 }
 

@@ -68,6 +68,9 @@ absl::Status CheckOptions(const SynthOptions& o) {
   if (!(o.zipf >= 0.0 && o.zipf <= 3.0)) return OutOfRange("zipf", o.zipf, 0, 3);
   const uint32_t max_groups = o.shape.d_ff / 2;
   if (o.groups && *o.groups > max_groups) return OutOfRange("groups", *o.groups, 0, max_groups);
+  if (!(o.group_correlation >= 0.0 && o.group_correlation <= 0.99)) {
+    return OutOfRange("group-correlation", o.group_correlation, 0, 0.99);
+  }
   if (o.type != SourceType::kQ4_0 && o.type != SourceType::kF16 && o.type != SourceType::kF32) {
     return absl::InvalidArgumentError("the type must be q4_0, f16 or f32");
   }

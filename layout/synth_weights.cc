@@ -23,9 +23,6 @@ constexpr float kLeak = 1.0f / 64.0f;        // amplitude with which both reach 
 constexpr float kFreeGate = 0.5f;            // a gate's weights on free dimensions
 constexpr double kMeanVariance = 0.15;       // of attention outputs: means of unit-variance values
 
-// Shared part of the variance of the gates of a group.
-constexpr double kGroupCorrelation = 0.5;
-
 // Scores of the head: the successor's, and that of tokens which must never win. The other tokens'
 // scatter around 0 with a deviation of kSuccessorLogit / sqrt(code dimensions).
 constexpr float kSuccessorLogit = 20.0f;
@@ -169,14 +166,15 @@ RowFiller GateFiller(const SynthPlan& plan, uint32_t layer) {
               RowRng(plan, SynthRandom::kGateGroup, layer, g));
   }
   const double share = plan.context_share();
+  const double correlation = plan.options().group_correlation;
   const double rms = plan.residual_rms();  // undoes the RMSNorm, so that gates have unit variance
-  return [&plan, layer, share, rms, width, directions = std::move(directions),
+  return [&plan, layer, share, correlation, rms, width, directions = std::move(directions),
           neurons = plan.Neurons(layer)](uint32_t neuron, std::span<float> row) {
     const ResidualLayout& layout = plan.residual();
     FillNoise(row, 1.0f, RowRng(plan, SynthRandom::kGateOwn, layer, neuron));
     if (!neurons.group.empty()) {
-      const float own = static_cast<float>(std::sqrt(1.0 - kGroupCorrelation));
-      const float shared = static_cast<float>(std::sqrt(kGroupCorrelation));
+      const float own = static_cast<float>(std::sqrt(1.0 - correlation));
+      const float shared = static_cast<float>(std::sqrt(correlation));
       const float* direction = directions.data() + size_t{neurons.group[neuron]} * width;
       float* signal = row.data() + layout.code.begin;
       for (uint32_t i = 0; i < width; ++i) signal[i] = own * signal[i] + shared * direction[i];

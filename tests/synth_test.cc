@@ -129,6 +129,7 @@ TEST_F(SynthTest, AchievesTheDefaultActivity) {
   EXPECT_NEAR(m.cold_overlap, 0.50, 0.03);
   EXPECT_GT(m.overlap, m.cold_overlap);  // hot neurons persist by themselves
   EXPECT_GT(m.coactivation_within, 2.0 * m.coactivation_across);
+  EXPECT_LT(m.coactivation_within, 0.20);  // of cold neurons, as published
 }
 
 TEST_F(SynthTest, AchievesOtherActivityThatWasAskedFor) {
@@ -159,6 +160,17 @@ TEST_F(SynthTest, WithoutGroupsOrContextNeuronsAreIndependent) {
   EXPECT_NEAR(m.neurons_for_80_percent, 0.80, 0.02);
   EXPECT_NEAR(m.cold_overlap, 0.10, 0.02);
   EXPECT_EQ(m.coactivation_within, 0.0);
+}
+
+TEST_F(SynthTest, NeuronsOfACloselyCorrelatedGroupFireTogether) {
+  if (kSanitized) GTEST_SKIP() << kWalked;
+  SynthOptions options = TinyOptions();
+  options.group_correlation = 0.95;
+  Write(options);
+  const SynthMeasurement m = Measure(256);
+  EXPECT_NEAR(m.active_mean, 0.10, 0.02);
+  EXPECT_GT(m.coactivation_within, 0.4);
+  EXPECT_GT(m.coactivation_within, 5.0 * m.coactivation_across);
 }
 
 TEST_F(SynthTest, GreedyDecodingDoesNotRepeatItselfInAnyType) {
@@ -296,6 +308,11 @@ TEST(SynthPlanTest, NamesTheOptionThatIsOutOfRange) {
     SynthOptions options = TinyOptions();
     options.persistence = bad;
     EXPECT_THAT(Refusal(options), HasSubstr("--persistence"));
+  }
+  for (const double bad : {-0.1, 1.0, kNan}) {
+    SynthOptions options = TinyOptions();
+    options.group_correlation = bad;
+    EXPECT_THAT(Refusal(options), HasSubstr("--group-correlation"));
   }
   SynthOptions even = TinyOptions();  // all neurons alike, and none below kColdShare
   even.active = 0.5;

@@ -125,6 +125,10 @@ void RegisterSynth(CLI::App& app, std::function<int()>* action) {
       ->capture_default_str();
   cmd->add_option("--groups", options.groups,
                   "Groups of neurons that fire together; 0 for none (default: FFN width / 64)");
+  cmd->add_option(
+         "--group-correlation", options.group_correlation,
+         "How closely the neurons of a group agree, 0 to 0.99; with 0.95 they are clusters")
+      ->capture_default_str();
   cmd->add_option("--persistence", options.persistence,
                   "Share of a token's active cold neurons that fired for the token before "
                   "(default: 0.5 or the nearest possible)");
