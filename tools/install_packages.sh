@@ -5,6 +5,7 @@ set -euo pipefail
 packages=(
   cmake ninja-build g++ clang clang-format libclang-rt-14-dev pkg-config git python3
   liburing-dev libabsl-dev libzstd-dev libxxhash-dev nlohmann-json3-dev libcli11-dev
+  coinor-libcbc-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 missing=()
