@@ -9,16 +9,20 @@
 #include "io/atomic_file.h"
 #include "io/status.h"
 #include "layout/model_source.h"
+#include "layout/relayout.h"
 #include "layout/repack.h"
+#include "predictor/activation_profile.h"
 #include "runtime/memory_plan.h"
 #include "tools/flags.h"
+#include "tools/profile_order.h"
+#include "tools/run_flags.h"
 #include "tools/stop_signals.h"
 
 namespace sluice {
 namespace {
 
 struct RepackFlags {
-  std::string in, out, type, resident_type, activation;
+  std::string in, out, type, resident_type, activation, profile;
   std::optional<float> activation_threshold;
   std::optional<uint32_t> block;
   bool force = false, dry_run = false, no_progress = false;
@@ -73,7 +77,64 @@ bool DownIsRequantised(const ModelSource& source) {
   return down != nullptr && BlockElements(down->type) > 1;
 }
 
+// A .sluice file with its neurons in the order of an activation profile.
+int RunReorder(const RepackFlags& flags) {
+  if (!flags.type.empty() || !flags.resident_type.empty() || !flags.activation.empty() ||
+      flags.activation_threshold || flags.block || flags.dry_run) {
+    return ReportUsage(absl::InvalidArgumentError(
+        "with --profile weights stay as they are packed; of the other flags only --force and "
+        "--no-progress go with it"));
+  }
+  const StopSignals signals;
+  const auto in = SluiceFile::Open(flags.in);
+  if (!in.ok()) {
+    return ReportError(Annotate(in.status(), "--profile needs the .sluice file that was profiled"));
+  }
+  const auto profile = ActivationProfile::Load(flags.profile);
+  if (!profile.ok()) return ReportError(profile.status());
+  if (const auto status = profile->CheckModel(**in, flags.profile); !status.ok()) {
+    return ReportError(status);
+  }
+  {  // What makes writing impossible is said before anything else.
+    const auto writable = AtomicFile::Create(
+        flags.out, {.overwrite = flags.force, .expected_bytes = (*in)->file_size()});
+    if (!writable.ok()) return ReportError(writable.status());
+  }
+  absl::StatusOr<ProfileOrder> order;
+  {
+    ProgressLine line("order");
+    const auto threads = ChooseThreads(-1);
+    order = OrderByProfile(*profile, *threads, [&](uint32_t done, uint32_t total) {
+      if (!flags.no_progress) line.Update(done, total);
+      return signals.received() == 0;
+    });
+  }
+  if (absl::IsCancelled(order.status())) return ReportStopped(signals, flags.out);
+  if (!order.ok()) return ReportError(order.status());
+  RelayoutOptions options;
+  options.order = order->order;
+  options.activity = &order->activity;
+  options.overwrite = flags.force;
+  absl::StatusOr<uint64_t> bytes;
+  {
+    ProgressLine line("repack");
+    options.progress = [&](uint64_t done, uint64_t total) {
+      if (!flags.no_progress) line.Update(done, total);
+      return signals.received() == 0;
+    };
+    bytes = Relayout(**in, flags.out, options);
+  }
+  if (absl::IsCancelled(bytes.status())) return ReportStopped(signals, flags.out);
+  if (!bytes.ok()) return ReportError(bytes.status());
+  uint64_t n_hot = 0;
+  for (const uint32_t n : order->activity.n_hot) n_hot += n;
+  absl::FPrintF(stderr, "%s: %s; %u neurons that fire for most tokens lie first\n", flags.out,
+                FormatBytes(*bytes), n_hot);
+  return kExitOk;
+}
+
 int RunRepack(const RepackFlags& flags) {
+  if (!flags.profile.empty()) return RunReorder(flags);
   ImportOptions import;
   RepackOptions options;
   if (const auto status = ReadFlags(flags, &import, &options); !status.ok()) {
@@ -130,7 +191,9 @@ void RegisterRepack(CLI::App& app, std::function<int()>* action) {
   auto flags = std::make_shared<RepackFlags>();
   CLI::App* cmd =
       app.add_subcommand("repack", "Make a .sluice file of a GGUF or a Hugging Face folder");
-  cmd->add_option("IN", flags->in, "GGUF file (any part of a split one) or Hugging Face folder")
+  cmd->add_option("IN", flags->in,
+                  "GGUF file (any part of a split one), Hugging Face folder, or with --profile a "
+                  ".sluice file")
       ->required()
       ->check(NotEmpty());
   cmd->add_option("OUT", flags->out, "The .sluice file to write")->required()->check(NotEmpty());
@@ -149,6 +212,10 @@ void RegisterRepack(CLI::App& app, std::function<int()>* action) {
       "--block", flags->block,
       "Alignment of bundles in bytes, a power of two in 512..65536 (default: 4096, or 512 "
       "where 4096 wastes much)");
+  cmd->add_option("--profile", flags->profile,
+                  "IN is a .sluice file: lay its neurons in the order of this profile of it, of "
+                  "sluice profile; no weight is changed")
+      ->check(NotEmpty());
   cmd->add_flag("--force", flags->force, "Overwrite OUT");
   cmd->add_flag("--dry-run", flags->dry_run, "Say what would be written, and write nothing");
   cmd->add_flag("--no-progress", flags->no_progress, "No progress line");
