@@ -1,6 +1,7 @@
 #include "layout/placement_solver.h"
 
 #include <CbcModel.hpp>
+#include <ClpSolve.hpp>
 #include <CoinError.hpp>
 #include <CoinPackedMatrix.hpp>
 #include <OsiClpSolverInterface.hpp>
@@ -94,6 +95,9 @@ absl::StatusOr<PlacementSolution> Solve(std::span<const PlacementSteps> layers,
   OsiClpSolverInterface solver;
   solver.messageHandler()->setLogLevel(0);
   solver.getModelPtr()->setLogLevel(0);
+  ClpSolve quiet;
+  quiet.setSpecialOption(2, 1);  // leave the program's handler of Ctrl-C alone
+  solver.setSolveOptions(quiet);
   LoadProgram(layers, budget_units, &solver);
   CbcModel model(solver);
   model.setLogLevel(0);
