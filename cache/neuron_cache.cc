@@ -6,7 +6,8 @@
 namespace sluice {
 
 size_t NeuronCache::FixedBytes(const Shape& shape) {
-  return size_t{shape.n_layers} * (shape.n_neurons * sizeof(uint32_t) + sizeof(CacheLayerStats));
+  return size_t{shape.n_layers} *
+         (shape.n_neurons * sizeof(uint32_t) + shape.n_neurons / 8 + 1 + sizeof(CacheLayerStats));
 }
 
 size_t NeuronCache::BytesPerSlot(const Shape& shape) { return shape.slot_bytes + sizeof(Slot); }
@@ -33,11 +34,13 @@ Pin NeuronCache::Find(uint32_t layer, uint32_t position) {
 }
 
 Pin NeuronCache::Reserve(uint32_t layer, uint32_t position, CacheSegment segment) {
+  const uint32_t key = Key(layer, position);
+  const bool is_planned = !planned_hot_.empty() && planned_hot_[key];
   uint32_t slot = free_;
   if (slot != kNone) {
     free_ = slots_[slot].next;
     --n_free_;
-  } else if (segment == CacheSegment::kCold && lru_back_ != kNone) {
+  } else if ((segment == CacheSegment::kCold || is_planned) && lru_back_ != kNone) {
     slot = lru_back_;
     Unlink(slot);
     index_[slots_[slot].key] = kNone;
@@ -46,11 +49,11 @@ Pin NeuronCache::Reserve(uint32_t layer, uint32_t position, CacheSegment segment
     return {};
   }
   Slot& s = slots_[slot];
-  s.key = Key(layer, position);
+  s.key = key;
   s.pins = 1;
   s.loading = true;
-  s.segment = segment;
-  index_[s.key] = slot;
+  s.segment = is_planned ? CacheSegment::kHot : segment;
+  index_[key] = slot;
   return Pin(this, slot);
 }
 

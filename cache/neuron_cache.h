@@ -77,6 +77,11 @@ class NeuronCache {
   // ResourceExhausted if the system has no memory.
   static absl::StatusOr<std::unique_ptr<NeuronCache>> Create(const Shape& shape, uint32_t n_slots);
 
+  // By key (layer * n_neurons + position): bundles that are hot once they have been read, whatever
+  // segment they are reserved for; at least one slot fewer than there are. They take the place of
+  // cold ones. Before anything is reserved.
+  void PlanHot(std::vector<bool> planned) { planned_hot_ = std::move(planned); }
+
   uint32_t n_slots() const { return static_cast<uint32_t>(slots_.size()); }
   uint32_t slot_bytes() const { return shape_.slot_bytes; }
   std::span<std::byte> arena() const { return arena_.span(); }
@@ -87,8 +92,9 @@ class NeuronCache {
     return index_[Key(layer, position)] != kNone;
   }
 
-  // Takes a slot for a bundle that is not present: a free one, else (kCold only) the least recently
-  // used cold one. The slot is pinned and loading until MarkLoaded. Empty if there is none to take.
+  // Takes a slot for a bundle that is not present: a free one, else (kCold, and what PlanHot named)
+  // the least recently used cold one. The slot is pinned and loading until MarkLoaded. Empty if
+  // there is none to take.
   Pin Reserve(uint32_t layer, uint32_t position, CacheSegment segment);
   void MarkLoaded(uint32_t slot) { slots_[slot].loading = false; }
   // The load failed: the slot becomes free once its pins are gone, its bytes are never served.
@@ -128,7 +134,8 @@ class NeuronCache {
   Shape shape_;
   AlignedBuffer arena_;
   std::vector<Slot> slots_;
-  std::vector<uint32_t> index_;  // slot by key
+  std::vector<uint32_t> index_;    // slot by key
+  std::vector<bool> planned_hot_;  // by key; empty: none
   std::vector<CacheLayerStats> stats_;
   uint32_t lru_front_ = kNone, lru_back_ = kNone;
   uint32_t free_ = kNone;

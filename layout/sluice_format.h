@@ -132,6 +132,8 @@
 //   u64     tokens that were counted
 //   for each layer u32: neurons that lie first, by falling frequency
 //   for each layer d_ff * u16: frequency of the neuron at each position, in 65535ths of the tokens
+//   u32 n   placement plans, at most 64, then for each a u32 for each layer: of how many of its
+//           neurons, the most frequent ones, the bundles are kept in DRAM
 #ifndef SLUICE_LAYOUT_SLUICE_FORMAT_H_
 #define SLUICE_LAYOUT_SLUICE_FORMAT_H_
 

@@ -56,10 +56,14 @@ void WriteActivityRecord(const ActivityRecord& record, ByteWriter& out) {
   out.Put<uint64_t>(record.n_tokens);
   for (const uint32_t n : record.n_hot) out.Put<uint32_t>(n);
   for (const uint16_t f : record.frequency) out.Put<uint16_t>(f);
+  out.Put<uint32_t>(static_cast<uint32_t>(record.placements.size()));
+  for (const auto& placement : record.placements) {
+    for (const uint32_t n : placement) out.Put<uint32_t>(n);
+  }
 }
 
 uint64_t ActivityRecordBytes(const ModelConfig& config) {
-  return 12 + config.n_layers * (4 + 2 * uint64_t{config.d_ff});
+  return 16 + config.n_layers * (4 + 2 * uint64_t{config.d_ff} + 4 * kMaxPlacements);
 }
 
 absl::StatusOr<ActivityRecord> ReadActivityRecord(ByteReader& in, const ModelConfig& config) {
@@ -80,6 +84,23 @@ absl::StatusOr<ActivityRecord> ReadActivityRecord(ByteReader& in, const ModelCon
   if (!in.ok()) return absl::DataLossError("activity record is cut short");
   record.frequency.resize(n);
   std::memcpy(record.frequency.data(), bytes.data(), bytes.size());
+  const auto n_placements = in.Get<uint32_t>();
+  if (n_placements > kMaxPlacements) {
+    return absl::DataLossError(absl::StrFormat("activity record has %u placements; at most %u",
+                                               n_placements, kMaxPlacements));
+  }
+  for (uint32_t i = 0; i < n_placements; ++i) {
+    auto& placement = record.placements.emplace_back();
+    for (uint32_t l = 0; l < config.n_layers; ++l) {
+      placement.push_back(in.Get<uint32_t>());
+      if (placement.back() > config.d_ff) {
+        return absl::DataLossError(
+            absl::StrFormat("activity record: placement %u keeps %u neurons of %u of layer %u", i,
+                            placement.back(), config.d_ff, l));
+      }
+    }
+  }
+  if (!in.ok()) return absl::DataLossError("activity record is cut short");
   return record;
 }
 

@@ -30,12 +30,21 @@ struct PredictorRecord {
   std::vector<float> thresholds;  // by layer
 };
 
+constexpr uint32_t kMaxPlacements = 64;
+
 // How often neurons fired, of `n_tokens` tokens. In each layer the neurons at positions
 // [0, n_hot) are those that fire most, by falling frequency.
 struct ActivityRecord {
   uint64_t n_tokens = 0;
   std::vector<uint32_t> n_hot;      // by layer
   std::vector<uint16_t> frequency;  // [layer x position], in 65535ths of the tokens
+  // Placement plans for DRAM of several sizes: by layer, of how many of its neurons, the most
+  // frequent ones, the bundles are kept (layout/placement.h).
+  std::vector<std::vector<uint32_t>> placements;
+
+  std::span<const uint16_t> of_layer(uint32_t layer, uint32_t d_ff) const {
+    return std::span(frequency).subspan(size_t{layer} * d_ff, d_ff);
+  }
 };
 
 void WritePredictorRecord(const PredictorRecord& record, ByteWriter& out);
@@ -43,7 +52,7 @@ void WriteActivityRecord(const ActivityRecord& record, ByteWriter& out);
 // DataLoss naming the field if anything does not fit the config.
 absl::StatusOr<PredictorRecord> ReadPredictorRecord(ByteReader& in, const ModelConfig& config);
 absl::StatusOr<ActivityRecord> ReadActivityRecord(ByteReader& in, const ModelConfig& config);
-// Raw bytes that a record of this model takes.
+// Raw bytes that a record of this model takes at most.
 uint64_t ActivityRecordBytes(const ModelConfig& config);
 
 }  // namespace sluice

@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "io/cpu_topology.h"
 #include "io/status.h"
+#include "runtime/hot_plan.h"
 #include "runtime/tensor_ops.h"
 
 namespace sluice {
@@ -142,6 +143,7 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(pool_, ThreadPool::Create(n_threads, n_threads <= cores ? kSpinNs : 0));
   const NeuronCache::Shape shape = {config_.n_layers, config_.d_ff, file_.bundles().stride};
   SLUICE_ASSIGN_OR_RETURN(cache_, NeuronCache::Create(shape, plan_.n_slots));
+  if (IsSparse(plan_.request.mode, config_)) cache_->PlanHot(PlanHot(file_, plan_.n_slots));
   SLUICE_RETURN_IF_ERROR(OpenIo(options));
   if (plan_.request.mapped) {
     SLUICE_RETURN_IF_ERROR(MapFile());

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "io/status.h"
+#include "runtime/hot_plan.h"
 
 namespace sluice {
 
@@ -21,6 +22,7 @@ absl::StatusOr<std::unique_ptr<MissReplay>> MissReplay::Create(const SluiceFile&
   auto replay = std::unique_ptr<MissReplay>(new MissReplay(file, trace));
   const NeuronCache::Shape shape = {config.n_layers, config.d_ff, file.bundles().stride};
   SLUICE_ASSIGN_OR_RETURN(replay->cache_, NeuronCache::Create(shape, n_slots));
+  replay->cache_->PlanHot(PlanHot(file, n_slots));
   replay->pins_.resize(std::min(config.d_ff, n_slots));
   return replay;
 }

@@ -131,6 +131,23 @@ TEST(NeuronCacheTest, HotBundlesAreNeverEvicted) {
   EXPECT_EQ(ReadMark(cache->Find(0, 1)), Mark(0, 1));
 }
 
+TEST(NeuronCacheTest, PlannedBundlesTakeThePlaceOfColdOnesAndStay) {
+  const auto cache = MakeCache(4);
+  std::vector<bool> planned(kShape.n_layers * kShape.n_neurons);
+  planned[kShape.n_neurons + 2] = planned[kShape.n_neurons + 3] = true;
+  cache->PlanHot(planned);
+  for (uint32_t p = 0; p < 4; ++p) Load(*cache, 0, p);
+  Load(*cache, 1, 2);
+  Load(*cache, 1, 3);
+  for (uint32_t p = 4; p < 8; ++p) Load(*cache, 0, p);
+  EXPECT_TRUE(cache->Contains(1, 2));
+  EXPECT_TRUE(cache->Contains(1, 3));
+  EXPECT_FALSE(cache->Contains(0, 0));
+  EXPECT_FALSE(cache->Contains(0, 5));
+  EXPECT_TRUE(cache->Contains(0, 6));
+  EXPECT_TRUE(cache->Contains(0, 7));
+}
+
 TEST(NeuronCacheTest, HotBundlesEvictNobody) {
   const auto cache = MakeCache(2);
   Load(*cache, 0, 0);

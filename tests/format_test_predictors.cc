@@ -71,6 +71,7 @@ TEST_F(PredictedFileTest, RecordsAndMatricesComeBack) {
   EXPECT_EQ(f.activity()->n_tokens, 1234u);
   EXPECT_EQ(f.activity()->n_hot, model_.activity->n_hot);
   EXPECT_EQ(f.activity()->frequency, model_.activity->frequency);
+  EXPECT_EQ(f.activity()->placements, model_.activity->placements);
   for (uint32_t l = 0; l < 2; ++l) {
     const MatrixEntry& fc1 = f.matrix(f.MatrixIndex(MatrixRole::kPredictor1, l));
     const MatrixEntry& fc2 = f.matrix(f.MatrixIndex(MatrixRole::kPredictor2, l));
@@ -130,6 +131,11 @@ TEST_F(PredictedFileTest, WildRecordsAreRefused) {
   ExpectRefused("activity record has version 2");
   Store<uint32_t>(SectionKind::kActivity, 16, 97);
   ExpectRefused("layer 1 has 97 hot neurons of 96");
+  const size_t placements = 20 + 2 * 2 * 96;  // behind versions, counts and frequencies
+  Store<uint32_t>(SectionKind::kActivity, placements, 65);
+  ExpectRefused("activity record has 65 placements");
+  Store<uint32_t>(SectionKind::kActivity, placements + 12, 97);
+  ExpectRefused("placement 1 keeps 97 neurons of 96 of layer 0");
   for (const SectionKind kind : {SectionKind::kPredictor, SectionKind::kActivity}) {
     const auto raw = image_.ReadSection(kind);
     for (size_t n = 1; n < raw.size(); n += n < 32 ? 1 : 61) {

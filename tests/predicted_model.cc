@@ -34,6 +34,20 @@ std::vector<std::vector<uint32_t>> ShuffledOrder(const ModelConfig& config, uint
   return order;
 }
 
+ActivityRecord MadeUpActivity(const ModelConfig& config, uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  ActivityRecord activity;
+  activity.n_tokens = 100;
+  activity.n_hot.assign(config.n_layers, 0);
+  for (size_t i = 0; i < size_t{config.n_layers} * config.d_ff; ++i) {
+    activity.frequency.push_back(static_cast<uint16_t>(rng() % 20000));
+  }
+  for (const uint32_t percent : {2, 5, 10, 20, 40, 60, 80}) {
+    activity.placements.emplace_back(config.n_layers, config.d_ff * percent / 100);
+  }
+  return activity;
+}
+
 PredictedModel::PredictedModel(const SluiceFile& plain, PredictorInput input, float threshold,
                                bool shuffled) {
   const MadeUpPredictors predictors(plain.config());
@@ -43,6 +57,8 @@ PredictedModel::PredictedModel(const SluiceFile& plain, PredictorInput input, fl
   options.predictor_record.input = input;
   options.predictor_record.thresholds.assign(plain.config().n_layers, threshold);
   if (shuffled) options.order = order;
+  const ActivityRecord activity = MadeUpActivity(plain.config());
+  options.activity = &activity;
   Must(Relayout(plain, dir_.File("predicted.sluice"), options));
   file_ = Must(SluiceFile::Open(dir_.File("predicted.sluice")));
 }

@@ -22,7 +22,10 @@ struct MadeUpPredictors {
 // Neuron orders that have nothing to do with the ids.
 std::vector<std::vector<uint32_t>> ShuffledOrder(const ModelConfig& config, uint64_t seed = 5);
 
-// A model relaid with such predictors, in a folder of its own.
+// Neurons fire at random, for up to 30 % of the tokens; placements for many sizes.
+ActivityRecord MadeUpActivity(const ModelConfig& config, uint64_t seed = 9);
+
+// A model relaid with such predictors and activity, in a folder of its own.
 class PredictedModel {
  public:
   // A neuron is predicted from logit `threshold` on; about half of them lie above 0.

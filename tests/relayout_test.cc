@@ -119,6 +119,8 @@ TEST_F(RelayoutTest, PredictorsMoveWithTheirNeurons) {
   const auto order = ShuffledOrder(plain_.file().config());
   RelayoutOptions options;
   options.order = order;
+  const ActivityRecord activity = MadeUpActivity(plain_.file().config());
+  options.activity = &activity;
   Must(Relayout(straight.file(), dir_.File("moved.sluice"), options));
   EXPECT_TRUE(SluiceImage::Load(dir_.File("moved.sluice")).bytes ==
               SluiceImage::Load(shuffled.path()).bytes);

@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "runtime/hot_plan.h"
 #include "tests/predicted_model.h"
 
 namespace sluice {
@@ -154,6 +155,32 @@ TEST_F(PredictedTest, ADamagedBundleThatWasReadAheadIsNamed) {
   const absl::Status status = decoder->Forward(std::span(tokens_).first(1));
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_THAT(status.message(), testing::HasSubstr("bundle of layer 2, neuron 17,"));
+}
+
+TEST_F(PredictedTest, WhatFiresMostStaysInTheCache) {
+  const PredictedModel model(plain_.file(), PredictorInput::kResidual, 0.0f);
+  const SluiceFile& file = model.file();
+  const uint32_t d_ff = file.config().d_ff, n_bundles = file.config().n_layers * d_ff;
+  EXPECT_THAT(PlanHot(plain_.file(), n_bundles / 2), testing::IsEmpty())
+      << "nothing is known of it";
+  EXPECT_THAT(PlanHot(file, 16), testing::IsEmpty()) << "no room for a layer's active set";
+  // Active are 15 % on average: half of a cache of 50 % is hot, most of one of 20 %.
+  for (const auto& [percent, expected] : {std::pair(50u, 20u), {20u, 10u}, {90u, 40u}}) {
+    const auto hot = PlanHot(file, n_bundles * percent / 100);
+    ASSERT_EQ(hot.size(), n_bundles);
+    for (uint32_t l = 0; l < file.config().n_layers; ++l) {
+      const auto frequency = file.activity()->of_layer(l, d_ff);
+      uint32_t n = 0;
+      uint16_t least_hot = UINT16_MAX, most_cold = 0;
+      for (uint32_t p = 0; p < d_ff; ++p) {
+        n += hot[l * d_ff + p];
+        auto& bound = hot[l * d_ff + p] ? least_hot : most_cold;
+        bound = hot[l * d_ff + p] ? std::min(bound, frequency[p]) : std::max(bound, frequency[p]);
+      }
+      EXPECT_EQ(n, d_ff * expected / 100);
+      EXPECT_GE(least_hot, most_cold);
+    }
+  }
 }
 
 TEST_F(PredictedTest, AModelWithoutPredictorsIsToldWhatToDo) {

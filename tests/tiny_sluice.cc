@@ -134,7 +134,8 @@ TinySluice MakeTinyPredicted(WeightType ffn) {
   shape.predictor_ranks = {32, 64};
   model.directory = MakeDirectory(model.config, shape);
   model.predictor = {PredictorInput::kPrevious, {0.5f, -1.25f}};
-  ActivityRecord activity{.n_tokens = 1234, .n_hot = {10, 0}, .frequency = {}};
+  ActivityRecord activity{
+      .n_tokens = 1234, .n_hot = {10, 0}, .frequency = {}, .placements = {{64, 0}, {96, 64}}};
   for (uint32_t i = 0; i < 2 * model.config.d_ff; ++i) {
     activity.frequency.push_back(static_cast<uint16_t>(65535 - 300 * i));
   }

@@ -1,13 +1,39 @@
 #include "tools/profile_order.h"
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <utility>
 
 #include "io/status.h"
 #include "layout/neuron_order.h"
+#include "layout/placement.h"
 
 namespace sluice {
+
+namespace {
+
+// Costs of a bundle of 8 KiB: random reads with many in flight, and alone (PowerInfer-2, table 1
+// and section 2.3), DRAM of a phone.
+constexpr PlacementCosts kPhoneCosts = {.slow_ns = 7600, .fast_ns = 200, .sync_ns = 60'000};
+constexpr uint32_t kPlacementPercents[] = {5, 10, 20, 30, 40, 50, 60, 70, 80, 90};
+
+absl::Status AddPlacements(const ActivationProfile& profile, ProfileOrder* result) {
+  std::vector<PlacementLayer> layers;
+  for (uint32_t l = 0; l < profile.n_layers(); ++l) {
+    layers.push_back({profile.counts(l), /*bundle_bytes=*/1, kPhoneCosts});
+  }
+  const uint64_t n_bundles = uint64_t{profile.n_layers()} * profile.n_neurons();
+  for (const uint32_t percent : kPlacementPercents) {
+    SLUICE_ASSIGN_OR_RETURN(const Placement placement,
+                            PlanPlacement(layers, n_bundles * percent / 100));
+    result->activity.placements.push_back(placement.best.pinned);
+    result->gain_over_greedy = std::max(result->gain_over_greedy, placement.gain_over_greedy);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<ProfileOrder> OrderByProfile(const ActivationProfile& profile, int n_threads,
                                             std::function<bool(uint32_t, uint32_t)> progress) {
@@ -35,6 +61,7 @@ absl::StatusOr<ProfileOrder> OrderByProfile(const ActivationProfile& profile, in
       result.activity.frequency.push_back(static_cast<uint16_t>(std::lround(share * 65535)));
     }
   }
+  SLUICE_RETURN_IF_ERROR(AddPlacements(profile, &result));
   return result;
 }
 
