@@ -18,8 +18,11 @@ enum class PredictorInput : uint8_t {
   kPrevious = 2,  // the same of layer l - 1, so that it can look ahead; layer 0 has its own
 };
 
+constexpr uint32_t kRankStep = 32;      // ranks are multiples: the blocks of a q8 row
+constexpr uint32_t kMaxRank = 1 << 15;  // a reader takes no more
+
 struct LayerPredictor {
-  uint32_t rank = 0;       // a multiple of 32
+  uint32_t rank = 0;
   std::vector<float> fc1;  // [rank x d_model]
   std::vector<float> fc2;  // [d_ff x rank], by neuron id, whatever the order in a file
   float threshold = 0.0f;  // on the logit

@@ -22,7 +22,7 @@ set(allowed_tests/fuzz tests runtime ${allowed_runtime})
 # Folders that the decoder is linked from. Of layout they may use only what its library for the
 # decoder holds, and not the importers and other offline parts.
 set(online cache predictor runtime runtime/kernels runtime/tokenizer)
-set(online_without_source byte_io)  # headers of that library that have no source beside them
+set(online_without_source byte_io counter_rng)  # headers of that library that have no source beside them
 
 set(folders io io/suite cache layout predictor runtime runtime/kernels runtime/tokenizer tools bench tests
             tests/fuzz)
