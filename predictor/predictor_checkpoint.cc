@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kMagic = "SLUICELP";
 constexpr uint32_t kVersion = 1;
-constexpr size_t kHeaderBytes = 8 + 4 + 8 + 4 * 4 + 4 + 4 + 4 + 4 * 8;
+constexpr size_t kFixedBytes = 8 + 4 + 8 + 4 * 4 + 4 + 4 + 4 + 4 * 8;
 constexpr size_t kChecksumBytes = 8;
 
 bool IsFinite(const std::vector<float>& weights) {
@@ -112,7 +112,7 @@ absl::StatusOr<PredictorCheckpoint> PredictorCheckpoint::Load(const std::string&
   if (!in.is_open()) return absl::PermissionDeniedError(path + ": cannot be opened");
   const auto size = static_cast<uint64_t>(in.tellg());
   const uint64_t most =
-      kHeaderBytes + PackedPredictor::BytesFor(d_model, kMaxRank, d_ff) + kChecksumBytes;
+      kFixedBytes + PackedPredictor::BytesFor(d_model, kMaxRank, d_ff) + kChecksumBytes;
   std::vector<std::byte> bytes(std::min(size, most + 1));  // one more: it is refused as too long
   in.seekg(0);
   in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));

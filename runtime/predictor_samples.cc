@@ -1,6 +1,7 @@
 #include "runtime/predictor_samples.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -28,11 +29,8 @@ class Collector : public FfnObserver {
     samples_.assign(n_layers, LayerSamples{none, none, none});
   }
 
-  // Of the next pass: which samples its tokens belong to, and which of them are kept.
-  void BeginPass(TrainingSamples LayerSamples::*part, std::vector<bool> kept) {
-    part_ = part;
-    kept_ = std::move(kept);
-  }
+  // Which samples the tokens of the next passes belong to.
+  void set_part(TrainingSamples LayerSamples::*part) { part_ = part; }
 
   void Observe(const FfnObservation& seen) override {
     const std::span<const float> inputs = Inputs(seen);
@@ -58,7 +56,6 @@ class Collector : public FfnObserver {
     const uint32_t d = file_.config().d_model, d_ff = file_.config().d_ff;
     TrainingSamples& samples = samples_[seen.layer - first_layer_].*part_;
     for (uint32_t t = 0; t < seen.n_tokens; ++t) {
-      if (!kept_[t]) continue;
       const auto x = inputs.subspan(size_t{t} * d, d);
       is_finite_ =
           is_finite_ && std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); });
@@ -76,45 +73,63 @@ class Collector : public FfnObserver {
   std::vector<uint32_t> active_;
   std::vector<LayerSamples> samples_;
   TrainingSamples LayerSamples::*part_ = &LayerSamples::train;
-  std::vector<bool> kept_;
   std::vector<float> previous_;  // residual of the layer before, of the tokens of the pass
   bool is_finite_ = true;
 };
 
 }  // namespace
 
-PredictorSampler::PredictorSampler(const SluiceFile& file, std::vector<SampleText> text,
-                                   const Options& options)
-    : file_(file), text_(std::move(text)), options_(options) {
-  const ModelConfig& config = file.config();
-  for (const SampleText& t : text_) n_tokens_ += t.tokens.size();
-  const uint64_t one = TrainingSamples::BytesOfOne(config.d_model, config.d_ff);
-  n_samples_ = std::min<uint64_t>({n_tokens_, options.max_samples, options.max_bytes / one});
-  n_samples_ = std::max<size_t>(n_samples_, 1);
-  layers_at_once_ = static_cast<uint32_t>(
-      std::clamp<uint64_t>(options.max_bytes / (one * n_samples_), 1, config.n_layers));
-}
-
 absl::StatusOr<std::unique_ptr<PredictorSampler>> PredictorSampler::Create(
-    const SluiceFile& file, std::vector<SampleText> text, const Options& options) {
+    const SluiceFile& file, const std::vector<SampleText>& text, const Options& options) {
   const auto n_held_out =
       std::count_if(text.begin(), text.end(), [](const SampleText& t) { return t.held_out; });
-  if (std::ssize(text) - n_held_out < 2 || n_held_out == 0) {
+  const auto n_training = std::ssize(text) - n_held_out;
+  if (n_training < 2 || n_held_out == 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %d sequences of text to train on and %d held out are too few for a predictor; profile "
         "more text",
-        file.path(), std::ssize(text) - n_held_out, n_held_out));
+        file.path(), n_training, n_held_out));
   }
-  return std::unique_ptr<PredictorSampler>(new PredictorSampler(file, std::move(text), options));
+  auto sampler = std::unique_ptr<PredictorSampler>(new PredictorSampler(file, options));
+  sampler->ChooseRuns(text, static_cast<size_t>(n_training));
+  return sampler;
+}
+
+void PredictorSampler::ChooseRuns(const std::vector<SampleText>& text, size_t n_training) {
+  const ModelConfig& config = file_.config();
+  const uint64_t one = TrainingSamples::BytesOfOne(config.d_model, config.d_ff);
+  size_t n_tokens = 0;
+  for (const SampleText& t : text) n_tokens += t.tokens.size();
+  const size_t wanted =
+      std::min<uint64_t>({n_tokens, options_.max_samples, options_.max_bytes / one});
+
+  // Each part is thinned out by itself, by whole sequences.
+  const size_t n_validation = std::max<size_t>(n_training / kValidationShare, 1);
+  std::array<size_t, 3> seen = {}, taken = {};
+  size_t training = 0;
+  for (const SampleText& t : text) {
+    size_t part = 2;
+    if (!t.held_out) {
+      const size_t before = training * n_validation / n_training;
+      part = ++training * n_validation / n_training > before ? 1 : 0;
+    }
+    if (taken[part] * n_tokens <= seen[part] * wanted) {
+      constexpr std::array kParts = {&LayerSamples::train, &LayerSamples::validation,
+                                     &LayerSamples::held_out};
+      runs_.push_back({t.tokens, kParts[part]});
+      taken[part] += t.tokens.size();
+      n_samples_ += t.tokens.size();
+    }
+    seen[part] += t.tokens.size();
+  }
+  layers_at_once_ = static_cast<uint32_t>(std::clamp<uint64_t>(
+      options_.max_bytes / std::max<uint64_t>(one * n_samples_, 1), 1, config.n_layers));
 }
 
 absl::StatusOr<std::vector<LayerSamples>> PredictorSampler::Collect(uint32_t first_layer,
                                                                     uint32_t n_layers) {
-  size_t longest = 1, n_training = 0;
-  for (const SampleText& t : text_) {
-    longest = std::max(longest, t.tokens.size());
-    n_training += !t.held_out;
-  }
+  size_t longest = 1;
+  for (const Run& run : runs_) longest = std::max(longest, run.tokens.size());
   PlanRequest request;
   request.budget = options_.budget;
   request.context = static_cast<uint32_t>(longest);
@@ -125,26 +140,16 @@ absl::StatusOr<std::vector<LayerSamples>> PredictorSampler::Collect(uint32_t fir
   decoder_options.observer = &collector;
   SLUICE_ASSIGN_OR_RETURN(const auto decoder, Decoder::Create(file_, plan, decoder_options));
 
-  const size_t n_validation = std::max<size_t>(n_training / kValidationShare, 1);
-  size_t done = 0, training = 0;
-  for (const SampleText& t : text_) {
-    auto part = &LayerSamples::held_out;
-    if (!t.held_out) {
-      const size_t before = training * n_validation / n_training;
-      part = ++training * n_validation / n_training > before ? &LayerSamples::validation
-                                                             : &LayerSamples::train;
-    }
+  size_t done = 0;
+  for (const Run& run : runs_) {
+    collector.set_part(run.part);
     decoder->Rewind();
-    for (size_t at = 0; at < t.tokens.size();) {
-      const auto chunk = t.tokens.subspan(at, std::min<size_t>(plan.chunk, t.tokens.size() - at));
-      std::vector<bool> kept(chunk.size());
-      for (size_t i = 0; i < chunk.size(); ++i, ++done) {
-        kept[i] = (done + 1) * n_samples_ / n_tokens_ > done * n_samples_ / n_tokens_;
-      }
-      collector.BeginPass(part, std::move(kept));
-      SLUICE_RETURN_IF_ERROR(decoder->Forward(chunk, options_.stop));
-      at += chunk.size();
-      if (options_.progress) options_.progress(done, n_tokens_);
+    for (size_t at = 0; at < run.tokens.size();) {
+      const size_t n = std::min<size_t>(plan.chunk, run.tokens.size() - at);
+      SLUICE_RETURN_IF_ERROR(decoder->Forward(run.tokens.subspan(at, n), options_.stop));
+      at += n;
+      done += n;
+      if (options_.progress) options_.progress(done, n_samples_);
     }
   }
   if (!collector.is_finite()) {

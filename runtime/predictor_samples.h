@@ -36,8 +36,9 @@ class PredictorSampler {
  public:
   struct Options {
     PredictorInput input = PredictorInput::kNormed;
-    uint64_t max_bytes = uint64_t{1} << 30;  // of the samples that are held at a time
-    size_t max_samples = 400'000;            // of a layer, spread evenly over the text
+    uint64_t max_bytes = uint64_t{1} << 30;  // of the samples that are held at a time, about
+    // Of a layer; beyond it sequences are left out, evenly over the text.
+    size_t max_samples = 200'000;
     int n_threads = 1;
     uint64_t budget = UINT64_MAX;  // of the decoder: see PlanRequest
     const std::atomic<int>* stop = nullptr;
@@ -45,9 +46,8 @@ class PredictorSampler {
   };
   // `file` and the tokens must outlive the sampler. InvalidArgument if there are fewer than two
   // training sequences, or none held out.
-  static absl::StatusOr<std::unique_ptr<PredictorSampler>> Create(const SluiceFile& file,
-                                                                  std::vector<SampleText> text,
-                                                                  const Options& options);
+  static absl::StatusOr<std::unique_ptr<PredictorSampler>> Create(
+      const SluiceFile& file, const std::vector<SampleText>& text, const Options& options);
 
   uint32_t layers_at_once() const { return layers_at_once_; }
   size_t n_samples() const { return n_samples_; }  // of a layer
@@ -55,12 +55,19 @@ class PredictorSampler {
   absl::StatusOr<std::vector<LayerSamples>> Collect(uint32_t first_layer, uint32_t n_layers);
 
  private:
-  PredictorSampler(const SluiceFile& file, std::vector<SampleText> text, const Options& options);
+  struct Run {
+    std::span<const int32_t> tokens;
+    TrainingSamples LayerSamples::*part;
+  };
+
+  PredictorSampler(const SluiceFile& file, const Options& options)
+      : file_(file), options_(options) {}
+  void ChooseRuns(const std::vector<SampleText>& text, size_t n_training);
 
   const SluiceFile& file_;
-  const std::vector<SampleText> text_;
   const Options options_;
-  size_t n_tokens_ = 0, n_samples_ = 0;
+  std::vector<Run> runs_;
+  size_t n_samples_ = 0;
   uint32_t layers_at_once_ = 1;
 };
 

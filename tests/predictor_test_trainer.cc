@@ -31,7 +31,8 @@ class TrainerTest : public testing::Test {
     TrainerOptions options;
     options.max_bytes = PackedPredictor::BytesFor(teacher_.d_model, max_rank, teacher_.d_ff);
     options.seed = 9;
-    options.epochs = 6;
+    options.epochs = 30;
+    options.rate = 5e-3f;
     return options;
   }
   TrainedPredictor Train(const TrainerOptions& options, int n_threads = 1,
