@@ -11,15 +11,7 @@
 
 namespace sluice {
 
-// What a predictor of layer l is applied to. Values are stored in files.
-enum class PredictorInput : uint8_t {
-  kNormed = 0,    // the input of the FFN of layer l
-  kResidual = 1,  // what the norm before that FFN is applied to
-  kPrevious = 2,  // the same of layer l - 1, so that it can look ahead; layer 0 has its own
-};
-
-constexpr uint32_t kRankStep = 32;      // ranks are multiples: the blocks of a q8 row
-constexpr uint32_t kMaxRank = 1 << 15;  // a reader takes no more
+constexpr uint32_t kRankStep = 32;  // ranks are multiples: the blocks of a q8 row
 
 struct LayerPredictor {
   uint32_t rank = 0;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "io/status.h"
 #include "layout/counter_rng.h"
+#include "layout/sluice_format.h"
 #include "predictor/adamw.h"
 #include "predictor/low_rank_mlp.h"
 #include "predictor/weighted_bce.h"
@@ -25,6 +26,11 @@ constexpr uint32_t kPatience = 3;  // epochs without a better one
 enum RandomStream : uint64_t { kWeights = 1, kOrder = 2 };
 
 uint32_t RoundRank(uint32_t rank) { return (rank + kRankStep - 1) / kRankStep * kRankStep; }
+
+// Each rank costs a training: the further the bound, the larger the step.
+uint32_t GrowRank(uint32_t rank, double excess) {
+  return static_cast<uint32_t>(rank * std::clamp(excess, 1.5, 4.0));
+}
 
 // What each input is divided by while training, so that all weigh alike.
 std::vector<float> InputScales(const TrainingSamples& samples) {
@@ -70,9 +76,11 @@ class Training {
   absl::StatusOr<TrainedPredictor> Run();
 
  private:
-  bool Meets(const Candidate& c) const {
-    return c.quality.density() <= options_.density_ratio * c.quality.true_density();
+  // How far the density is from its bound; 1: there.
+  double Excess(const Candidate& c) const {
+    return c.quality.density() / (options_.density_ratio * c.quality.true_density());
   }
+  bool Meets(const Candidate& c) const { return Excess(c) <= 1.0; }
   absl::StatusOr<Candidate> TrainRank(LowRankMlp mlp);
   void RunEpoch(uint32_t epoch, LowRankMlp& mlp, AdamW& fc1, AdamW& fc2);
   void Shuffle();
@@ -206,7 +214,7 @@ absl::StatusOr<TrainedPredictor> Training::Run() {
     }
   } else {
     while (!Meets(best) && rank < max_rank) {
-      rank = std::min(max_rank, RoundRank(rank + rank / 2));
+      rank = std::min(max_rank, RoundRank(GrowRank(rank, Excess(best))));
       SLUICE_ASSIGN_OR_RETURN(best, resized(rank));
     }
   }

@@ -5,8 +5,9 @@
 // kept.
 //
 // The rank (PowerInfer's "adaptive predictor"): starts at a quarter of what the size allows; while
-// the density is above its bound it grows by half, keeping what was learned; where the first rank
-// is good enough it halves, keeping the units that weigh most, as long as the bound still holds.
+// the density is above its bound it grows, by half or more, keeping what was learned; where the
+// first rank is good enough it halves, keeping the units that weigh most, as long as the bound
+// still holds.
 //
 // The result depends on the samples and the options, not on the number of threads or the machine.
 #ifndef SLUICE_PREDICTOR_TRAINER_H_

@@ -10,6 +10,7 @@
 #include "predictor/neuron_selector.h"
 #include "runtime/ffn_observer.h"
 #include "runtime/memory_plan.h"
+#include "runtime/tensor_ops.h"
 
 namespace sluice {
 namespace {
@@ -19,9 +20,11 @@ constexpr size_t kValidationShare = 16;  // one training sequence in so many
 // Keeps the samples of a range of layers from what passes by.
 class Collector : public FfnObserver {
  public:
-  Collector(const SluiceFile& file, PredictorInput input, uint32_t first_layer, uint32_t n_layers)
+  Collector(const SluiceFile& file, const PredictorSampler::Options& options, uint32_t first_layer,
+            uint32_t n_layers)
       : file_(file),
-        input_(input),
+        input_(options.input),
+        thresholds_(options.thresholds),
         first_layer_(first_layer),
         selector_(file.config()),
         active_(file.config().d_ff) {
@@ -59,15 +62,28 @@ class Collector : public FfnObserver {
       const auto x = inputs.subspan(size_t{t} * d, d);
       is_finite_ =
           is_finite_ && std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); });
-      const uint32_t n =
-          selector_.Select({seen.layer, seen.gate.subspan(size_t{t} * d_ff, d_ff)}, active_);
+      const uint32_t n = Select(seen.layer, seen.gate.subspan(size_t{t} * d_ff, d_ff));
       for (uint32_t& a : std::span(active_).first(n)) a = file_.NeuronAt(seen.layer, a);
       samples.Add(x, std::span(active_).first(n));
     }
   }
 
+  // Fills active_ with positions.
+  uint32_t Select(uint32_t layer, std::span<const float> gate) {
+    if (thresholds_.empty()) return selector_.Select({layer, gate}, active_);
+    const ModelConfig& config = file_.config();
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < gate.size(); ++p) {
+      const float a = Activate(config.activation, config.activation_threshold, gate[p]);
+      active_[n] = p;
+      n += !(std::fabs(a) < thresholds_[layer]);
+    }
+    return n;
+  }
+
   const SluiceFile& file_;
   const PredictorInput input_;
+  const std::span<const float> thresholds_;
   const uint32_t first_layer_;
   const ExactSelector selector_;
   std::vector<uint32_t> active_;
@@ -131,11 +147,12 @@ absl::StatusOr<std::vector<LayerSamples>> PredictorSampler::Collect(uint32_t fir
   size_t longest = 1;
   for (const Run& run : runs_) longest = std::max(longest, run.tokens.size());
   PlanRequest request;
+  request.mode = file_.config().sparse() ? DecodeMode::kExact : DecodeMode::kDense;
   request.budget = options_.budget;
   request.context = static_cast<uint32_t>(longest);
   request.n_threads = options_.n_threads;
   SLUICE_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(file_, request));
-  Collector collector(file_, options_.input, first_layer, n_layers);
+  Collector collector(file_, options_, first_layer, n_layers);
   DecoderOptions decoder_options;
   decoder_options.observer = &collector;
   SLUICE_ASSIGN_OR_RETURN(const auto decoder, Decoder::Create(file_, plan, decoder_options));

@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "layout/sluice_file.h"
-#include "predictor/layer_predictor.h"
+#include "layout/sparsity_records.h"
 #include "predictor/training_samples.h"
 #include "runtime/decoder.h"
 
@@ -35,7 +35,10 @@ struct LayerSamples {
 class PredictorSampler {
  public:
   struct Options {
-    PredictorInput input = PredictorInput::kNormed;
+    PredictorInput input = PredictorInput::kPrevious;
+    // By layer, for activations without exact zeros: a neuron counts as active where the magnitude
+    // of its activation reaches it (CATS). Empty: where it is not zero.
+    std::vector<float> thresholds;
     uint64_t max_bytes = uint64_t{1} << 30;  // of the samples that are held at a time, about
     // Of a layer; beyond it sequences are left out, evenly over the text.
     size_t max_samples = 200'000;

@@ -37,6 +37,7 @@ uint64_t RunId(const SluiceFile& file, const std::vector<SampleText>& text,
   }
   const TrainerOptions& o = training.trainer;
   key.Put<uint8_t>(static_cast<uint8_t>(training.sampler.input));
+  for (const float t : training.sampler.thresholds) key.Put<float>(t);
   key.Put<uint64_t>(n_samples);
   key.Put<double>(o.recall);
   key.Put<double>(o.density_ratio);

@@ -76,6 +76,7 @@ int main(int argc, char** argv) {
   sluice::RegisterVerify(app, &action);
   sluice::RegisterIobench(app, &action);
   sluice::RegisterPlan(app, &action);
+  sluice::RegisterTrain(app, &action);
   if (argc > 1) {
     const std::string mistaken = MistakenFlag(app, argc, argv);
     if (!mistaken.empty()) {

@@ -1,0 +1,232 @@
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "io/atomic_file.h"
+#include "io/clock.h"
+#include "io/status.h"
+#include "layout/relayout.h"
+#include "predictor/activation_profile.h"
+#include "runtime/memory_plan.h"
+#include "runtime/predictor_training.h"
+#include "tools/flags.h"
+#include "tools/run_flags.h"
+#include "tools/stop_signals.h"
+#include "tools/train_report.h"
+
+namespace sluice {
+namespace {
+
+struct TrainFlags {
+  std::string model, profile, out, input = "previous", memory = "1G";
+  double recall = 0.95, density_ratio = 2.0, share = 0.1;
+  int64_t seed = 0, epochs = 10, samples = 200'000, threads = -1;
+  bool resume = false, force = false, json = false;
+};
+
+absl::StatusOr<PredictorInput> ParseInput(const std::string& text) {
+  if (text == "normed") return PredictorInput::kNormed;
+  if (text == "residual") return PredictorInput::kResidual;
+  if (text == "previous") return PredictorInput::kPrevious;
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--input is \"%s\"; known are normed, residual, previous", text));
+}
+
+// "a/model.sluice" gives "a/model.predicted.sluice".
+std::string DefaultOut(const std::string& model) {
+  const std::string extension = ".sluice";
+  const bool has_it = model.ends_with(extension);
+  return model.substr(0, model.size() - (has_it ? extension.size() : 0)) + ".predicted" + extension;
+}
+
+absl::Status ReadFlags(TrainFlags& flags, PredictorTraining* training) {
+  SLUICE_ASSIGN_OR_RETURN(training->sampler.input, ParseInput(flags.input));
+  SLUICE_ASSIGN_OR_RETURN(training->sampler.n_threads, ChooseThreads(flags.threads));
+  const auto memory = ParseBytes(flags.memory);
+  if (!memory.ok()) return Annotate(memory.status(), "--sample-memory");
+  training->sampler.max_bytes = *memory;
+  SLUICE_RETURN_IF_ERROR(InRange("--samples", flags.samples, 1, int64_t{1} << 32));
+  SLUICE_RETURN_IF_ERROR(InRange("--epochs", flags.epochs, 1, 1000));
+  SLUICE_RETURN_IF_ERROR(InRange("--seed", flags.seed, 0, INT64_MAX));
+  if (!(flags.recall > 0 && flags.recall <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--recall is %g; it must be above 0 and at most 1", flags.recall));
+  }
+  if (!(flags.density_ratio >= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--density is %g; it must be at least 1", flags.density_ratio));
+  }
+  if (!(flags.share > 0 && flags.share <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--size is %g; it must be above 0 and at most 1", flags.share));
+  }
+  training->sampler.max_samples = static_cast<size_t>(flags.samples);
+  training->trainer.recall = flags.recall;
+  training->trainer.density_ratio = flags.density_ratio;
+  training->trainer.epochs = static_cast<uint32_t>(flags.epochs);
+  training->trainer.seed = static_cast<uint64_t>(flags.seed);
+  training->share = flags.share;
+  if (flags.out.empty()) flags.out = DefaultOut(flags.model);
+  training->checkpoints = flags.out + ".train";
+  training->resume = flags.resume;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<SampleText>> TextOf(const ActivationProfile& profile,
+                                               const SluiceFile& file, const std::string& source) {
+  SLUICE_RETURN_IF_ERROR(profile.CheckModel(file, source));
+  if (!file.config().sparse() && profile.thresholds().empty()) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s: activation %s gives no exact zeros, so there is nothing to predict; profile it with "
+        "--sparsify",
+        file.path(), ActivationName(file.config().activation)));
+  }
+  std::vector<SampleText> text;
+  for (const ProfileSequence& s : profile.sequences()) {
+    if (s.n_tokens == 0) continue;
+    text.push_back({profile.tokens().subspan(s.begin, s.n_tokens), s.held_out});
+  }
+  return text;
+}
+
+absl::Status WriteOut(const SluiceFile& file, const TrainFlags& flags, PredictorInput input,
+                      const std::vector<PredictorCheckpoint>& layers, const StopSignals& signals) {
+  std::vector<PredictorWeights> weights;
+  RelayoutOptions options;
+  options.predictor_record.input = input;
+  for (const PredictorCheckpoint& l : layers) {
+    weights.push_back({l.predictor.rank, l.predictor.fc1, l.predictor.fc2});
+    options.predictor_record.thresholds.push_back(l.predictor.threshold);
+  }
+  options.predictors = weights;
+  options.overwrite = flags.force;
+  ProgressLine line("write");
+  options.progress = [&](uint64_t done, uint64_t total) {
+    line.Update(done, total);
+    return signals.received() == 0;
+  };
+  return Relayout(file, flags.out, options).status();
+}
+
+class Train {
+ public:
+  explicit Train(TrainFlags& flags) : flags_(flags) {}
+
+  absl::Status ReadFlags() { return sluice::ReadFlags(flags_, &training_); }
+
+  absl::Status Run(const StopSignals& signals) {
+    const uint64_t begin_ns = NowNs();
+    SLUICE_ASSIGN_OR_RETURN(const auto file, SluiceFile::Open(flags_.model));
+    SLUICE_ASSIGN_OR_RETURN(const auto profile, ActivationProfile::Load(flags_.profile));
+    SLUICE_ASSIGN_OR_RETURN(const auto text, TextOf(profile, *file, flags_.profile));
+    if (SameFile(flags_.model, flags_.out)) {
+      return absl::InvalidArgumentError(flags_.out + ": is the model that is read; name another");
+    }
+    {  // What makes writing impossible is said before hours of training.
+      const auto size = static_cast<double>(file->file_size()) * (1 + flags_.share);
+      SLUICE_RETURN_IF_ERROR(
+          AtomicFile::Create(flags_.out, {.overwrite = flags_.force,
+                                          .expected_bytes = static_cast<uint64_t>(size)})
+              .status());
+    }
+    training_.sampler.thresholds.assign(profile.thresholds().begin(), profile.thresholds().end());
+    training_.sampler.stop = &signals.received();
+    training_.finished = [&](const PredictorCheckpoint& layer, bool from_before) {
+      absl::FPrintF(stderr, "train: %s%s\n", LayerLine(layer),
+                    from_before ? " (of the run before)" : "");
+      ++n_finished_;
+    };
+    SLUICE_ASSIGN_OR_RETURN(report_.layers, TrainPredictors(*file, text, training_));
+    SLUICE_RETURN_IF_ERROR(
+        WriteOut(*file, flags_, training_.sampler.input, report_.layers, signals));
+    RemoveCheckpoints(training_.checkpoints, file->config().n_layers);
+    report_.out = flags_.out;
+    report_.input = flags_.input;
+    report_.d_model = file->config().d_model;
+    report_.d_ff = file->config().d_ff;
+    report_.model_bytes = file->file_size();
+    report_.recall = flags_.recall;
+    report_.density_ratio = flags_.density_ratio;
+    report_.share = flags_.share;
+    report_.seconds = static_cast<double>(NowNs() - begin_ns) / 1e9;
+    return absl::OkStatus();
+  }
+
+  // Where a run that did not come to its end left what it had.
+  void SayHowToGoOn() const {
+    if (n_finished_ == 0) return;
+    absl::FPrintF(stderr,
+                  "sluice: %d finished layers are kept in %s; the same command with --resume goes "
+                  "on from there\n",
+                  n_finished_, training_.checkpoints);
+  }
+  const TrainReport& report() const { return report_; }
+
+ private:
+  TrainFlags& flags_;
+  PredictorTraining training_;
+  int n_finished_ = 0;
+  TrainReport report_;
+};
+
+int RunTrain(TrainFlags flags) {
+  Train train(flags);
+  absl::Status status = train.ReadFlags();
+  if (!status.ok()) return ReportUsage(status);
+  const StopSignals signals;
+  status = train.Run(signals);
+  if (!status.ok()) {
+    const bool stopped = absl::IsCancelled(status);
+    const int exit_code = stopped ? ReportStopped(signals, flags.out) : ReportError(status);
+    train.SayHowToGoOn();
+    return exit_code;
+  }
+  const std::string text = flags.json ? TrainJson(train.report()) : TrainTable(train.report());
+  fwrite(text.data(), 1, text.size(), stdout);
+  return kExitOk;
+}
+
+}  // namespace
+
+void RegisterTrain(CLI::App& app, std::function<int()>* action) {
+  auto flags = std::make_shared<TrainFlags>();
+  CLI::App* cmd = app.add_subcommand(
+      "train", "Train predictors of active neurons on a profile's text; write a model with them");
+  cmd->add_option("-m,--model", flags->model, "Model file")->required()->check(NotEmpty());
+  cmd->add_option("--profile", flags->profile, "Profile of this model, of sluice profile")
+      ->required()
+      ->check(NotEmpty());
+  cmd->add_option("-o,--out", flags->out, "File to write (default: MODEL.predicted.sluice)")
+      ->check(NotEmpty());
+  cmd->add_option("--input", flags->input,
+                  "What predictors look at: normed (the FFN's input), residual (before its norm), "
+                  "previous (that of the layer before: reads can begin a layer ahead)")
+      ->capture_default_str();
+  cmd->add_option("--recall", flags->recall, "Share of the active neurons to find")
+      ->capture_default_str();
+  cmd->add_option("--density", flags->density_ratio,
+                  "How many neurons may be predicted for an active one, if the size allows")
+      ->capture_default_str();
+  cmd->add_option("--size", flags->share, "Size of all predictors, at most, as share of the model")
+      ->capture_default_str();
+  cmd->add_option("--samples", flags->samples, "Tokens to train and judge on, at most")
+      ->capture_default_str();
+  cmd->add_option("--epochs", flags->epochs, "Times that a rank sees all samples, at most")
+      ->capture_default_str();
+  cmd->add_option("--sample-memory", flags->memory,
+                  "Memory for samples, with unit; the text is run again for layers that do not fit")
+      ->capture_default_str();
+  cmd->add_option("--seed", flags->seed, "Seed of the random numbers")->capture_default_str();
+  cmd->add_option("-t,--threads", flags->threads, "Threads; they do not change the result");
+  cmd->add_flag("--resume", flags->resume, "Go on with a training that was interrupted");
+  cmd->add_flag("--force", flags->force, "Overwrite OUT");
+  cmd->add_flag("--json", flags->json, "One JSON document on stdout instead of a table");
+  cmd->callback([flags, action] { *action = [flags] { return RunTrain(*flags); }; });
+}
+
+}  // namespace sluice
