@@ -4,9 +4,9 @@
 // samples kept apart: by the density that it needs for the recall asked for. The best epoch is
 // kept.
 //
-// The rank (PowerInfer's "adaptive predictor"): starts at a quarter of what the size allows; while
-// the density is above its bound it grows, by half or more, keeping what was learned; where the
-// first rank is good enough it halves, keeping the units that weigh most, as long as the bound
+// The rank (PowerInfer's "adaptive predictor"): starts at a quarter of what the size allows. While
+// the density is above its bound the rank grows, by half or more, keeping what was learned; where
+// the first one is good enough it halves, keeping the units that weigh most, as long as the bound
 // still holds.
 //
 // The result depends on the samples and the options, not on the number of threads or the machine.
