@@ -160,6 +160,14 @@ absl::StatusOr<std::vector<PredictorCheckpoint>> TrainPredictors(
   return run.Take();
 }
 
+bool HasCheckpoints(const std::string& folder, uint32_t n_layers) {
+  std::error_code ignored;
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    if (std::filesystem::exists(CheckpointPath(folder, l), ignored)) return true;
+  }
+  return false;
+}
+
 void RemoveCheckpoints(const std::string& folder, uint32_t n_layers) {
   std::error_code ignored;
   for (uint32_t l = 0; l < n_layers; ++l) {

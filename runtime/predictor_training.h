@@ -34,6 +34,7 @@ struct PredictorTraining {
 absl::StatusOr<std::vector<PredictorCheckpoint>> TrainPredictors(
     const SluiceFile& file, const std::vector<SampleText>& text, const PredictorTraining& training);
 
+bool HasCheckpoints(const std::string& folder, uint32_t n_layers);
 // Removes the finished layers, and the folder if nothing else is in it.
 void RemoveCheckpoints(const std::string& folder, uint32_t n_layers);
 

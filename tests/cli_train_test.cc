@@ -117,6 +117,7 @@ TEST_F(CliTrainTest, AStoppedTrainingSaysHowToGoOnAndThenGivesTheSameFile) {
   EXPECT_EQ(stopped.exit_code, 128 + SIGINT);
   EXPECT_THAT(stopped.err, AllOf(HasSubstr("--resume"), HasSubstr(out_ + ".train")));
   EXPECT_FALSE(std::filesystem::exists(out_));
+  ExpectError(Train({"--epochs", "30"}), kError, "--resume goes on with it");
   // Other flags are another training.
   ExpectError(Train({"--resume"}), kError, "is of a training with another model, text or flags");
   const RunResult resumed = RunSluice(Train({"--resume", "--epochs", "30"}));

@@ -1,5 +1,8 @@
+#include <unistd.h>
+
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +27,7 @@ namespace {
 
 struct TrainFlags {
   std::string model, profile, out, input = "previous", memory = "1G";
+  std::optional<std::string> budget;
   double recall = 0.95, density_ratio = 2.0, share = 0.1;
   int64_t seed = 0, epochs = 10, samples = 200'000, threads = -1;
   bool resume = false, force = false, json = false;
@@ -50,6 +54,11 @@ absl::Status ReadFlags(TrainFlags& flags, PredictorTraining* training) {
   const auto memory = ParseBytes(flags.memory);
   if (!memory.ok()) return Annotate(memory.status(), "--sample-memory");
   training->sampler.max_bytes = *memory;
+  if (flags.budget) {
+    const auto budget = ParseBytes(*flags.budget);
+    if (!budget.ok()) return Annotate(budget.status(), "--mem-budget");
+    training->sampler.budget = *budget;
+  }
   SLUICE_RETURN_IF_ERROR(InRange("--samples", flags.samples, 1, int64_t{1} << 32));
   SLUICE_RETURN_IF_ERROR(InRange("--epochs", flags.epochs, 1, 1000));
   SLUICE_RETURN_IF_ERROR(InRange("--seed", flags.seed, 0, INT64_MAX));
@@ -113,6 +122,20 @@ absl::Status WriteOut(const SluiceFile& file, const TrainFlags& flags, Predictor
   return Relayout(file, flags.out, options).status();
 }
 
+// What is going on, on a terminal only: how long it will take is not known before the ranks are.
+class StatusLine {
+ public:
+  void Show(const std::string& text) const {
+    if (terminal_) absl::FPrintF(stderr, "\r\033[Ktrain: %s", text);
+  }
+  void Clear() const {
+    if (terminal_) absl::FPrintF(stderr, "\r\033[K");
+  }
+
+ private:
+  const bool terminal_ = isatty(STDERR_FILENO) == 1;
+};
+
 class Train {
  public:
   explicit Train(TrainFlags& flags) : flags_(flags) {}
@@ -134,14 +157,33 @@ class Train {
                                           .expected_bytes = static_cast<uint64_t>(size)})
               .status());
     }
+    if (!flags_.resume && !flags_.force &&
+        HasCheckpoints(training_.checkpoints, file->config().n_layers)) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "%s: has layers of a training that was interrupted; --resume goes on with it, --force "
+          "begins anew",
+          training_.checkpoints));
+    }
     training_.sampler.thresholds.assign(profile.thresholds().begin(), profile.thresholds().end());
     training_.sampler.stop = &signals.received();
+    training_.sampler.progress = [&](size_t done, size_t n_tokens) {
+      status_.Show(absl::StrFormat("running the text, token %u of %u", done, n_tokens));
+    };
+    training_.progress = [&](uint32_t layer, const TrainProgress& p) {
+      status_.Show(absl::StrFormat("layer %u of %u, rank %u, epoch %u of %u: %.2f %% predicted",
+                                   layer, file->config().n_layers, p.rank, p.epoch, p.epochs,
+                                   100 * p.density));
+    };
     training_.finished = [&](const PredictorCheckpoint& layer, bool from_before) {
+      status_.Clear();
       absl::FPrintF(stderr, "train: %s%s\n", LayerLine(layer),
                     from_before ? " (of the run before)" : "");
       ++n_finished_;
     };
-    SLUICE_ASSIGN_OR_RETURN(report_.layers, TrainPredictors(*file, text, training_));
+    auto layers = TrainPredictors(*file, text, training_);
+    status_.Clear();
+    if (!layers.ok()) return layers.status();
+    report_.layers = *std::move(layers);
     SLUICE_RETURN_IF_ERROR(
         WriteOut(*file, flags_, training_.sampler.input, report_.layers, signals));
     RemoveCheckpoints(training_.checkpoints, file->config().n_layers);
@@ -170,6 +212,7 @@ class Train {
  private:
   TrainFlags& flags_;
   PredictorTraining training_;
+  StatusLine status_;
   int n_finished_ = 0;
   TrainReport report_;
 };
@@ -221,10 +264,11 @@ void RegisterTrain(CLI::App& app, std::function<int()>* action) {
   cmd->add_option("--sample-memory", flags->memory,
                   "Memory for samples, with unit; the text is run again for layers that do not fit")
       ->capture_default_str();
+  cmd->add_option("--mem-budget", flags->budget, "DRAM for the model that is run, as in generate");
   cmd->add_option("--seed", flags->seed, "Seed of the random numbers")->capture_default_str();
   cmd->add_option("-t,--threads", flags->threads, "Threads; they do not change the result");
   cmd->add_flag("--resume", flags->resume, "Go on with a training that was interrupted");
-  cmd->add_flag("--force", flags->force, "Overwrite OUT");
+  cmd->add_flag("--force", flags->force, "Overwrite OUT, and drop a training that was interrupted");
   cmd->add_flag("--json", flags->json, "One JSON document on stdout instead of a table");
   cmd->callback([flags, action] { *action = [flags] { return RunTrain(*flags); }; });
 }
