@@ -35,7 +35,7 @@ struct LayerSamples {
 class PredictorSampler {
  public:
   struct Options {
-    PredictorInput input = PredictorInput::kPrevious;
+    PredictorInput input = PredictorInput::kResidual;
     // By layer, for activations without exact zeros: a neuron counts as active where the magnitude
     // of its activation reaches it (CATS). Empty: where it is not zero.
     std::vector<float> thresholds;

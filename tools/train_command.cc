@@ -26,7 +26,7 @@ namespace sluice {
 namespace {
 
 struct TrainFlags {
-  std::string model, profile, out, input = "previous", memory = "1G";
+  std::string model, profile, out, input = "residual", memory = "1G";
   std::optional<std::string> budget;
   double recall = 0.95, density_ratio = 2.0, share = 0.1;
   int64_t seed = 0, epochs = 10, samples = 200'000, threads = -1;
