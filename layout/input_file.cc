@@ -98,7 +98,7 @@ absl::Status NotRegular(const std::string& path, mode_t mode) {
                      : S_ISSOCK(mode) ? "a socket"
                                       : "a device";
   return absl::InvalidArgumentError(
-      absl::StrFormat("%s: is %s; a model must be a regular file", path, what));
+      absl::StrFormat("%s: is %s; it must be a regular file", path, what));
 }
 
 }  // namespace
