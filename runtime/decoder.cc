@@ -170,7 +170,7 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   for (std::vector<float>* v : {&q_, &attended_}) v->resize(chunk * config_.q_dim());
   for (std::vector<float>* v : {&k_, &v_}) v->resize(chunk * config_.kv_dim());
   gate_.resize(chunk * config_.d_ff);
-  logits_.resize(config_.vocab_size);
+  logits_.resize(size_t{plan_.logit_rows} * config_.vocab_size);
   activations_ =
       std::make_unique<Activations>(plan_.chunk, std::max(config_.d_model, config_.q_dim()));
   SLUICE_RETURN_IF_ERROR(store_->LoadResident());
@@ -180,6 +180,11 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   demand_pieces_.reserve(most.demand);
   stream_pieces_.reserve(most.stream);
   ListPieces(/*demand=*/true, demand_pieces_);
+  const uint32_t head = file_.MatrixIndex(MatrixRole::kHead, 0);
+  if (store_->streamed(head)) {
+    head_pieces_ = std::span(demand_pieces_)
+                       .last(WeightStore::NumPieces(file_.matrix(head), plan_.piece_bytes));
+  }
   return absl::OkStatus();
 }
 
@@ -236,7 +241,8 @@ void Decoder::BeginPass(const Pass& pass) {
   ring_->Begin(demand_pass_ ? demand_pieces_ : stream_pieces_);
 }
 
-absl::Status Decoder::Forward(std::span<const int32_t> tokens, const std::atomic<int>* stop) {
+absl::Status Decoder::Forward(std::span<const int32_t> tokens, const std::atomic<int>* stop,
+                              const LogitsSink* sink) {
   if (tokens.size() > context() - position_) {
     return absl::OutOfRangeError(
         absl::StrFormat("%u tokens do not fit the context of %u, of which %u are used",
@@ -256,7 +262,7 @@ absl::Status Decoder::Forward(std::span<const int32_t> tokens, const std::atomic
     tokens = tokens.subspan(chunk.size());
     // After the last chunk most likely one more token follows.
     const Pass next = tokens.empty() ? Pass{1, false} : FirstPass(tokens.size(), is_prompt);
-    const absl::Status status = RunPass(chunk, pass, next, stop);
+    const absl::Status status = RunPass(chunk, pass, next, stop, sink);
     if (!status.ok()) {
       demand_ffn_->Cancel();  // what is still read is for a pass that is over
       ring_->Cancel();
@@ -268,9 +274,8 @@ absl::Status Decoder::Forward(std::span<const int32_t> tokens, const std::atomic
 }
 
 absl::Status Decoder::RunPass(std::span<const int32_t> tokens, const Pass& pass, const Pass& next,
-                              const std::atomic<int>* stop) {
+                              const std::atomic<int>* stop, const LogitsSink* sink) {
   const uint32_t n = pass.n_tokens;
-  const uint32_t d = config_.d_model;
   if (TakesDemandPath(pass) != demand_pass_ || !ring_->is_fresh()) {
     ring_->Cancel();
     BeginPass(pass);
@@ -283,23 +288,42 @@ absl::Status Decoder::RunPass(std::span<const int32_t> tokens, const Pass& pass,
     }
     SLUICE_RETURN_IF_ERROR(RunLayer(l, n));
   }
-
-  const auto last = std::span(x_).subspan(size_t{n - 1} * d, d);
-  RmsNorm(last, file_.output_norm(), config_.rms_epsilon, std::span(normed_).first(d));
-  const auto x = activations_->Prepare(*kernels_, *pool_, normed_.data(), 1, d);
-  SLUICE_RETURN_IF_ERROR(store_->Multiply(file_.MatrixIndex(MatrixRole::kHead, 0), x,
-                                          logits_.data(), config_.vocab_size));
+  SLUICE_RETURN_IF_ERROR(RunHead(n, sink));
   if (demand_pass_ && trace_ != nullptr) RecordPass(n);
   position_ += n;
   BeginPass(next);  // its first weights may come while the caller samples
   return absl::OkStatus();
 }
 
-std::span<const VectorView> Decoder::Norm(std::span<const float> weight, uint32_t n) {
+// The logits that are wanted, in groups for which there is room. A streamed head comes with the
+// pass once, and again for each further group.
+absl::Status Decoder::RunHead(uint32_t n, const LogitsSink* sink) {
+  const uint32_t vocab = config_.vocab_size;
+  uint32_t first = n - 1;  // of the pass
+  const bool wanted = sink != nullptr && sink->first < position_ + n;
+  if (wanted) first = std::max(sink->first, position_) - position_;
+  for (uint32_t begin = first, rows = 0; begin < n; begin += rows) {
+    rows = std::min(plan_.logit_rows, n - begin);
+    if (begin > first && !head_pieces_.empty()) ring_->Begin(head_pieces_);
+    const auto x = Norm(file_.output_norm(), begin, rows);
+    SLUICE_RETURN_IF_ERROR(
+        store_->Multiply(file_.MatrixIndex(MatrixRole::kHead, 0), x, logits_.data(), vocab));
+    for (uint32_t r = 0; wanted && r < rows; ++r) {
+      sink->take(position_ + begin + r, std::span(logits_).subspan(size_t{r} * vocab, vocab));
+    }
+    // Those of the last token go to where logits() looks.
+    if (rows > 1) std::copy_n(&logits_[size_t{rows - 1} * vocab], vocab, logits_.begin());
+  }
+  return absl::OkStatus();
+}
+
+// normed_ = norm of tokens [first, first + n) of the pass.
+std::span<const VectorView> Decoder::Norm(std::span<const float> weight, uint32_t first,
+                                          uint32_t n) {
   const uint32_t d = config_.d_model;
   pool_->Run(n, WorthwhileGrain(d * sizeof(float), 1), [&](size_t begin, size_t end, int) {
     for (size_t t = begin; t < end; ++t) {
-      RmsNorm({&x_[t * d], d}, weight, config_.rms_epsilon, {&normed_[t * d], d});
+      RmsNorm({&x_[(first + t) * d], d}, weight, config_.rms_epsilon, {&normed_[t * d], d});
     }
   });
   return activations_->Prepare(*kernels_, *pool_, normed_.data(), n, d);
@@ -326,7 +350,7 @@ absl::Status Decoder::RunAttention(uint32_t layer, uint32_t n) {
     return store_->Multiply(file_.MatrixIndex(role, layer), x, out, width);
   };
   const uint32_t q_dim = config_.q_dim(), kv_dim = config_.kv_dim();
-  const auto x = Norm(file_.attention_norm(layer), n);
+  const auto x = Norm(file_.attention_norm(layer), 0, n);
   SLUICE_RETURN_IF_ERROR(multiply(MatrixRole::kQ, x, q_.data(), q_dim));
   SLUICE_RETURN_IF_ERROR(multiply(MatrixRole::kK, x, k_.data(), kv_dim));
   SLUICE_RETURN_IF_ERROR(multiply(MatrixRole::kV, x, v_.data(), kv_dim));
@@ -341,7 +365,7 @@ absl::Status Decoder::RunAttention(uint32_t layer, uint32_t n) {
 // delta = down(activation(gate(norm(x))) * up(norm(x))).
 absl::Status Decoder::RunFfn(uint32_t layer, uint32_t n) {
   const uint32_t d_ff = config_.d_ff;
-  const auto x = Norm(file_.ffn_norm(layer), n);
+  const auto x = Norm(file_.ffn_norm(layer), 0, n);
   std::fill_n(delta_.begin(), size_t{n} * config_.d_model, 0.0f);
   if (!predicts() || observer_ != nullptr) {
     SLUICE_RETURN_IF_ERROR(

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "cache/neuron_cache.h"
 #include "io/device_profile.h"
@@ -68,6 +69,13 @@ struct DecoderStats {
   DecoderStats operator-(const DecoderStats& before) const;
 };
 
+// Where the logits of more tokens than the last are wanted, as for perplexity.
+struct LogitsSink {
+  uint32_t first = 0;  // position from which on they are wanted
+  // On the decode thread, positions in rising order; the logits are valid during the call.
+  absl::FunctionRef<void(uint32_t position, std::span<const float> logits)> take;
+};
+
 class Decoder {
  public:
   // `file` must outlive the decoder. Reads the resident weights.
@@ -79,16 +87,18 @@ class Decoder {
   // Appends tokens (any number up to what the context has left) and leaves the logits of the last
   // one in logits(). OutOfRange if they do not fit, InvalidArgument for an id outside the
   // vocabulary, Cancelled once *stop is not 0, which is looked at before each layer. After an error
-  // position() is what it was, and the call may be repeated.
-  absl::Status Forward(std::span<const int32_t> tokens, const std::atomic<int>* stop = nullptr);
+  // position() is what it was, and the call may be repeated; what `sink` got then comes again.
+  absl::Status Forward(std::span<const int32_t> tokens, const std::atomic<int>* stop = nullptr,
+                       const LogitsSink* sink = nullptr);
 
-  std::span<const float> logits() const { return logits_; }
+  std::span<const float> logits() const { return std::span(logits_).first(config_.vocab_size); }
   uint32_t position() const { return position_; }  // tokens so far
   uint32_t context() const { return plan_.request.context; }
   // Forgets all tokens; keeps what is cached.
   void Rewind() { position_ = 0; }
 
   DecoderStats stats() const;
+  DecodeMode mode() const { return plan_.request.mode; }
   // Paths taken up to now, one clause each: engine, direct I/O, I/O core, kernels, mode, threads.
   std::vector<std::string> Notes() const;
   // A sentence if the I/O thread had to change its way while running, else empty.
@@ -116,7 +126,8 @@ class Decoder {
   void BeginPass(const Pass& pass);
   // `next` is what is expected to come after this pass.
   absl::Status RunPass(std::span<const int32_t> tokens, const Pass& pass, const Pass& next,
-                       const std::atomic<int>* stop);
+                       const std::atomic<int>* stop, const LogitsSink* sink);
+  absl::Status RunHead(uint32_t n, const LogitsSink* sink);
   absl::Status RunLayer(uint32_t layer, uint32_t n);
   absl::Status RunAttention(uint32_t layer, uint32_t n);
   absl::Status RunFfn(uint32_t layer, uint32_t n);
@@ -126,7 +137,7 @@ class Decoder {
   void Show(uint32_t layer, uint32_t first, uint32_t n, std::span<const uint32_t> predicted) const;
   void RecordActive(uint32_t layer, uint32_t token);
   void RecordPass(uint32_t n);
-  std::span<const VectorView> Norm(std::span<const float> weight, uint32_t n);
+  std::span<const VectorView> Norm(std::span<const float> weight, uint32_t first, uint32_t n);
   std::string ModeNote() const;
   void AddBias(std::span<const float> bias, float* rows, uint32_t n) const;
 
@@ -153,14 +164,15 @@ class Decoder {
   std::unique_ptr<DemandFfn> demand_ffn_;
   std::unique_ptr<StreamFfn> stream_ffn_;
 
-  std::vector<StreamPiece> demand_pieces_;  // of every pass on the demand path
-  std::vector<StreamPiece> stream_pieces_;  // of one pass on the other
-  bool demand_pass_ = false;                // the path of the pass that the ring reads for
+  std::vector<StreamPiece> demand_pieces_;    // of every pass on the demand path
+  std::span<const StreamPiece> head_pieces_;  // its last ones: those of the head
+  std::vector<StreamPiece> stream_pieces_;    // of one pass on the other
+  bool demand_pass_ = false;                  // the path of the pass that the ring reads for
   uint32_t n_ahead_ = 0;  // size of the active set that was predicted a layer ahead
 
   // [chunk x width] each.
   std::vector<float> x_, normed_, q_, k_, v_, attended_, delta_, gate_;
-  std::vector<float> logits_;
+  std::vector<float> logits_;      // [logit rows of the plan x vocab_size]
   std::vector<bool> map_checked_;  // see FfnContext
   std::unique_ptr<Activations> activations_;
   uint32_t position_ = 0;

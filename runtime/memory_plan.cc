@@ -106,6 +106,7 @@ class Planner {
       plan_.n_buffers = 0;
       plan_.merge_bytes = 0;
       plan_.chunk = request_.chunk;
+      GrowLogits(UINT64_MAX);
     }
     plan_.minimum = Total();
     if (request_.budget < plan_.minimum) return BudgetTooSmall();
@@ -115,11 +116,13 @@ class Planner {
       HoldEverything();
       GrowRing(Left());
       GrowChunk(Left());
+      GrowLogits(Left());
       return Describe();
     }
     GrowRing(std::min(request_.budget / kRingShare, Left()));
     GrowMerge(std::min(request_.budget / kMergeShare, Left()));
     GrowChunk(std::min(request_.budget / kScratchShare, Left()));
+    GrowLogits(std::min(request_.budget / kScratchShare, Left()));
     GiveToMatrices(ResidencyOrder(file_, Residency::kAttention));
     if (request_.mode == DecodeMode::kPredicted) {
       GiveToMatrices(ResidencyOrder(file_, Residency::kPredictors));
@@ -150,9 +153,9 @@ class Planner {
     return file_.memory_bytes() + request_.tokenizer_bytes +
            Attention::KvBytes(config_, request_.context);
   }
+  uint64_t LogitsBytes() const { return config_.vocab_size * sizeof(float); }
   uint64_t SamplingBytes() const {
-    return config_.vocab_size * sizeof(float) +
-           Sampler::Bytes(config_.vocab_size, request_.context);
+    return plan_.logit_rows * LogitsBytes() + Sampler::Bytes(config_.vocab_size, request_.context);
   }
   uint64_t StreamBytes() const {
     const MatrixEntry& embedding = file_.matrix(0);
@@ -221,6 +224,13 @@ class Planner {
     while (plan_.chunk > least && Total() > most) plan_.chunk = std::max(plan_.chunk / 2, least);
   }
 
+  // Logits of more tokens of a chunk at a time, for at most so many bytes more.
+  void GrowLogits(uint64_t limit) {
+    const uint64_t rows = plan_.logit_rows + limit / LogitsBytes();
+    plan_.logit_rows = static_cast<uint32_t>(
+        std::min({rows, uint64_t{request_.logit_rows}, uint64_t{plan_.chunk}}));
+  }
+
   void GiveToMatrices(const std::vector<uint32_t>& order) {
     for (const uint32_t i : order) {
       if (WeightStore::ResidentBytes(file_.matrix(i)) <= Left()) plan_.resident[i] = true;
@@ -244,6 +254,7 @@ class Planner {
     plan_.n_slots = config_.n_layers * config_.d_ff;
     GrowRing(Total() / kRingShare);
     GrowChunk(Total() / kScratchShare);
+    GrowLogits(Total() / kScratchShare);
   }
 
   uint64_t Everything() {
@@ -297,6 +308,18 @@ class Planner {
 
 bool IsSparse(DecodeMode mode, const ModelConfig& config) {
   return mode == DecodeMode::kPredicted || (mode == DecodeMode::kExact && config.sparse());
+}
+
+const char* DecodeModeName(DecodeMode mode) {
+  switch (mode) {
+    case DecodeMode::kDense:
+      return "dense";
+    case DecodeMode::kExact:
+      return "exact";
+    case DecodeMode::kPredicted:
+      return "predicted";
+  }
+  return "?";
 }
 
 PassPieces MaxPassPieces(const SluiceFile& file, const MemoryPlan& plan) {

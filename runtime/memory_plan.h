@@ -28,11 +28,15 @@ enum class DecodeMode {
 // Whether tokens that are decoded leave neurons out.
 bool IsSparse(DecodeMode mode, const ModelConfig& config);
 
+// As flags and reports call it: "dense", "exact".
+const char* DecodeModeName(DecodeMode mode);
+
 struct PlanRequest {
   DecodeMode mode = DecodeMode::kExact;
   uint64_t budget = UINT64_MAX;  // bytes; UINT64_MAX: no limit
   uint32_t context = 0;          // positions
   uint32_t chunk = 256;          // prompt tokens that pass through a layer together, at most
+  uint32_t logit_rows = 1;       // tokens whose logits are computed together, at most
   int n_threads = 1;
   uint64_t tokenizer_bytes = 0;
   bool mapped = false;  // weights are used where the kernel maps them: the plan holds only the rest
@@ -55,6 +59,7 @@ struct MemoryPlan {
   uint32_t n_slots = 0;        // of the neuron cache
   bool holds_all_bundles = false;
   uint32_t chunk = 1;
+  uint32_t logit_rows = 1;
   uint32_t piece_bytes = 0;  // a buffer of the stream ring
   uint32_t n_buffers = 0;
   uint32_t merge_bytes = 0;  // for reads that are done together

@@ -37,19 +37,18 @@ PlanRequest Way::request() const {
   r.budget = budget;
   r.context = context;
   r.chunk = chunk;
+  r.logit_rows = logit_rows;
   r.n_threads = threads;
   r.mapped = mapped;
   return r;
 }
 
 std::string Describe(const Way& way) {
-  constexpr const char* kModes[] = {"dense", "exact", "predicted"};
-  return absl::StrFormat("%s, budget %u, chunk %u, %d threads, %s, kernels %s%s%s",
-                         kModes[static_cast<size_t>(way.mode)], way.budget, way.chunk, way.threads,
-                         way.engine == EngineKind::kPread ? "pread" : "io_uring",
-                         way.kernels != nullptr ? way.kernels->name : "best",
-                         way.mapped ? ", mapped" : "",
-                         way.profile != nullptr ? ", merged reads" : "");
+  return absl::StrFormat(
+      "%s, budget %u, chunk %u, %d threads, %s, kernels %s%s%s", DecodeModeName(way.mode),
+      way.budget, way.chunk, way.threads, way.engine == EngineKind::kPread ? "pread" : "io_uring",
+      way.kernels != nullptr ? way.kernels->name : "best", way.mapped ? ", mapped" : "",
+      way.profile != nullptr ? ", merged reads" : "");
 }
 
 absl::StatusOr<std::unique_ptr<Decoder>> OpenDecoder(const SluiceFile& file, const Way& way) {

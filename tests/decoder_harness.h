@@ -56,6 +56,7 @@ struct Way {
   uint64_t budget = UINT64_MAX;
   uint32_t context = 64;
   uint32_t chunk = 64;
+  uint32_t logit_rows = 1;
   int threads = 1;
   EngineKind engine = EngineKind::kPread;
   DirectMode direct = DirectMode::kAuto;

@@ -32,6 +32,7 @@ void RegisterSynth(CLI::App& app, std::function<int()>* action);
 void RegisterIobench(CLI::App& app, std::function<int()>* action);
 void RegisterPlan(CLI::App& app, std::function<int()>* action);
 void RegisterTrain(CLI::App& app, std::function<int()>* action);
+void RegisterPerplexity(CLI::App& app, std::function<int()>* action);
 
 // "2G", "512MiB", "1.5GB": a number and a unit, powers of 1024. A number without a unit is refused,
 // since tools disagree on what it means.

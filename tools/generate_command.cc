@@ -15,7 +15,6 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
 #include "io/atomic_file.h"
-#include "io/available_memory.h"
 #include "io/clock.h"
 #include "io/cpu_topology.h"
 #include "io/status.h"
@@ -146,24 +145,6 @@ absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
   return o;
 }
 
-// Without a budget everything stays in DRAM if that leaves a quarter of what is available.
-absl::StatusOr<MemoryPlan> MakePlan(const SluiceFile& file, const GenerateFlags& flags,
-                                    PlanRequest request) {
-  SLUICE_ASSIGN_OR_RETURN(request.context, ChooseContext(file.config(), flags.context));
-  auto plan = PlanMemory(file, request);
-  const uint64_t available = AvailableMemory() / 4 * 3;
-  if (plan.ok() && !flags.budget && available > 0 && plan->total > available) {
-    absl::FPrintF(
-        stderr,
-        "sluice: no --mem-budget given and the model needs %s; using %s, three quarters of "
-        "what is available\n",
-        FormatBytes(plan->total), FormatBytes(available));
-    request.budget = available;
-    plan = PlanMemory(file, request);
-  }
-  return plan;
-}
-
 // Standard output without a buffer, so that text appears as it is made. The first error is kept;
 // nothing is written after it.
 class Output {
@@ -239,7 +220,7 @@ int RunGenerate(const GenerateFlags& flags) {
   if (!options.ok()) return ReportUsage(options.status());
   const auto file = SluiceFile::Open(flags.model);
   if (!file.ok()) return ReportError(file.status());
-  const auto mode = ChooseMode(flags.mode, **file);
+  const auto mode = ChooseMode("--mode", flags.mode, **file);
   if (!mode.ok()) return ReportUsage(mode.status());
   options->plan.mode = *mode;
   auto data = (*file)->LoadTokenizer();
@@ -252,7 +233,10 @@ int RunGenerate(const GenerateFlags& flags) {
   if (!tokenizer.ok()) return ReportError(Annotate(tokenizer.status(), flags.model));
   options->plan.tokenizer_bytes = (*tokenizer)->memory_bytes();
 
-  const auto plan = MakePlan(**file, flags, options->plan);
+  const auto context = ChooseContext((*file)->config(), flags.context);
+  if (!context.ok()) return ReportError(context.status());
+  options->plan.context = *context;
+  const auto plan = PlanRun(**file, options->plan);
   if (!plan.ok()) return ReportError(plan.status());
   if (flags.dry_run) {
     PrintPlan(*plan, flags.json);

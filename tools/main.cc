@@ -77,6 +77,7 @@ int main(int argc, char** argv) {
   sluice::RegisterIobench(app, &action);
   sluice::RegisterPlan(app, &action);
   sluice::RegisterTrain(app, &action);
+  sluice::RegisterPerplexity(app, &action);
   if (argc > 1) {
     const std::string mistaken = MistakenFlag(app, argc, argv);
     if (!mistaken.empty()) {

@@ -67,7 +67,7 @@ class Planner {
 
   absl::Status Open() {
     SLUICE_ASSIGN_OR_RETURN(file_, SluiceFile::Open(flags_.model));
-    SLUICE_ASSIGN_OR_RETURN(request_.mode, ChooseMode(flags_.mode, *file_));
+    SLUICE_ASSIGN_OR_RETURN(request_.mode, ChooseMode("--mode", flags_.mode, *file_));
     SLUICE_ASSIGN_OR_RETURN(auto data, file_->LoadTokenizer());
     SLUICE_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Create(std::move(data)));
     request_.tokenizer_bytes = tokenizer_->memory_bytes();

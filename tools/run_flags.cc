@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_format.h"
+#include "io/available_memory.h"
 #include "io/cpu_topology.h"
 #include "io/status.h"
 
@@ -46,7 +47,8 @@ absl::StatusOr<int> ChooseThreads(int64_t wanted) {
   return static_cast<int>(wanted > 0 ? wanted : std::max<int64_t>(std::ssize(AllowedCores()), 1));
 }
 
-absl::StatusOr<DecodeMode> ChooseMode(const std::string& text, const SluiceFile& file) {
+absl::StatusOr<DecodeMode> ChooseMode(const char* flag, const std::string& text,
+                                      const SluiceFile& file) {
   if (text == "dense") return DecodeMode::kDense;
   if (text == "exact") return DecodeMode::kExact;
   if (text == "predicted") return DecodeMode::kPredicted;
@@ -54,7 +56,22 @@ absl::StatusOr<DecodeMode> ChooseMode(const std::string& text, const SluiceFile&
     return file.predictor() != nullptr ? DecodeMode::kPredicted : DecodeMode::kExact;
   }
   return absl::InvalidArgumentError(
-      absl::StrFormat("--mode is \"%s\"; known are auto, dense, exact, predicted", text));
+      absl::StrFormat("%s is \"%s\"; known are auto, dense, exact, predicted", flag, text));
+}
+
+absl::StatusOr<MemoryPlan> PlanRun(const SluiceFile& file, PlanRequest request) {
+  auto plan = PlanMemory(file, request);
+  const uint64_t available = AvailableMemory() / 4 * 3;
+  if (plan.ok() && request.budget == UINT64_MAX && available > 0 && plan->total > available) {
+    absl::FPrintF(
+        stderr,
+        "sluice: no --mem-budget given and the model needs %s; using %s, three quarters of "
+        "what is available\n",
+        FormatBytes(plan->total), FormatBytes(available));
+    request.budget = available;
+    plan = PlanMemory(file, request);
+  }
+  return plan;
 }
 
 absl::StatusOr<DirectMode> ParseDirect(const std::string& text) {

@@ -23,8 +23,13 @@ absl::StatusOr<uint32_t> ChooseContext(const ModelConfig& config, int64_t wanted
 // What `-t` asks for; -1: one a core that this process may use.
 absl::StatusOr<int> ChooseThreads(int64_t wanted);
 
-// What `--mode` asks for; auto: predicted where the model has predictors, else exact.
-absl::StatusOr<DecodeMode> ChooseMode(const std::string& text, const SluiceFile& file);
+// What `--mode` and the like ask for; auto: predicted where the model has predictors, else exact.
+absl::StatusOr<DecodeMode> ChooseMode(const char* flag, const std::string& text,
+                                      const SluiceFile& file);
+// A plan for the request. Without a budget everything stays in DRAM if that leaves a quarter of
+// what is available; else the plan gets three quarters of it as its budget, which is said on
+// stderr.
+absl::StatusOr<MemoryPlan> PlanRun(const SluiceFile& file, PlanRequest request);
 
 // What `--direct` asks for: auto, on or off.
 absl::StatusOr<DirectMode> ParseDirect(const std::string& text);

@@ -56,6 +56,7 @@ class Tokenizer {
 
   size_t vocab_size() const { return types_.size(); }
   int32_t bos() const { return bos_; }
+  bool adds_bos() const { return add_bos_; }  // Encode puts it in front, if asked to add_special
   int32_t eos() const { return eos_; }
 
   // What this object holds, for the memory budget.

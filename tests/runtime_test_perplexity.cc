@@ -1,0 +1,218 @@
+// What a text costs in nats, and what is made of that.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "runtime/perplexity.h"
+#include "tests/decoder_harness.h"
+
+namespace sluice {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr uint32_t kWindow = 20;
+constexpr uint32_t kScored = 9;  // of a window
+constexpr int32_t kBos = 1;
+
+class PerplexityTest : public testing::Test {
+ protected:
+  PerplexityTest()
+      : model_(ToyModel(), WeightType::kQ8), tokens_(RandomTokens(3 * kWindow + 7, 300)) {
+    way_.context = kWindow;
+    request_.tokens = tokens_;
+    request_.window = kWindow;
+    request_.bos = kBos;
+  }
+
+  TextScores Scores(const Way& way) {
+    const auto decoder = Must(OpenDecoder(model_.file(), way));
+    return Must(ScoreText(*decoder, request_, [](const TextScores&, uint32_t) {}));
+  }
+  TextScores Scores() { return Scores(way_); }
+
+  PackedModel model_;
+  std::vector<int32_t> tokens_;
+  Way way_;
+  ScoreRequest request_;
+};
+
+TEST_F(PerplexityTest, EqualsTheNllOfLogitsComputedTokenByToken) {
+  const TextScores scores = Scores();
+  ASSERT_EQ(scores.nll.size(), 3 * kScored);
+  size_t at = 0;
+  for (size_t w = 0; w < 3; ++w) {
+    std::vector<int32_t> window(tokens_.begin() + w * kWindow, tokens_.begin() + (w + 1) * kWindow);
+    window[0] = kBos;
+    const Logits logits = Must(RunTokens(model_.file(), way_, window, 1));
+    for (size_t t = kWindow / 2 + 1; t < kWindow; ++t, ++at) {
+      const std::vector<float>& before = logits[t - 1];
+      long double sum = 0;
+      for (const float l : before) sum += std::exp(static_cast<long double>(l));
+      const long double nll = std::log(sum) - before[static_cast<size_t>(window[t])];
+      // Each exp is a float, off by a few units of 2^-24 at most.
+      EXPECT_NEAR(scores.nll[at], static_cast<double>(nll), 1e-6) << w << ", " << t;
+      EXPECT_EQ(scores.best[at], Best(before)) << w << ", " << t;
+    }
+  }
+  EXPECT_EQ(at, scores.nll.size());
+  EXPECT_EQ(scores.n_windows, 3u);
+  EXPECT_EQ(scores.n_tokens, 3 * (kWindow - 1));
+  EXPECT_FALSE(scores.stopped);
+}
+
+TEST_F(PerplexityTest, ModesBudgetsChunksAndThreadsGiveTheSameBits) {
+  const TextScores plain = Scores();
+  for (const DecodeMode mode : {DecodeMode::kDense, DecodeMode::kExact}) {
+    for (const uint32_t chunk : {1u, 3u, 64u}) {
+      for (const uint32_t logit_rows : {1u, 4u, 32u}) {
+        Way way = way_;
+        way.mode = mode;
+        way.chunk = chunk;
+        way.logit_rows = logit_rows;
+        way.threads = 1 + static_cast<int>(logit_rows % 2);
+        for (const uint64_t budget : Budgets(model_.file(), way)) {
+          way.budget = budget;
+          const TextScores scores = Scores(way);
+          EXPECT_EQ(scores.nll, plain.nll) << Describe(way) << ", rows " << logit_rows;
+          EXPECT_EQ(scores.best, plain.best) << Describe(way) << ", rows " << logit_rows;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(PerplexityTest, AStreamedHeadServesGroupsOfTokens) {
+  way_.logit_rows = 4;
+  way_.budget = LeastBudgetFor(model_.file(), way_, 16);
+  const MemoryPlan plan = Must(PlanMemory(model_.file(), way_.request()));
+  ASSERT_FALSE(plan.resident[model_.file().MatrixIndex(MatrixRole::kHead, 0)]);
+  ASSERT_EQ(plan.logit_rows, 4u);
+  Way plain = way_;
+  plain.budget = UINT64_MAX;
+  EXPECT_EQ(Scores(way_).nll, Scores(plain).nll);
+}
+
+TEST_F(PerplexityTest, EqualLogitsGiveTheSizeOfTheVocabulary) {
+  ToyModel toy;
+  toy.equal_rows = true;
+  const PackedModel model(toy, WeightType::kF32);
+  const auto decoder = Must(OpenDecoder(model.file(), way_));
+  const auto scores = Must(ScoreText(*decoder, request_, [](const TextScores&, uint32_t) {}));
+  EXPECT_NEAR(std::exp(EstimateMean(scores.nll).mean), toy.vocab_size, 1e-9 * toy.vocab_size);
+  EXPECT_NEAR(EstimateMean(scores.nll).standard_error, 0, 1e-12);
+}
+
+TEST_F(PerplexityTest, BosTakesThePlaceOfTheFirstTokenOfEachWindow) {
+  const TextScores with = Scores();
+  for (const size_t w : {0, 1, 2}) tokens_[w * kWindow] ^= 1;
+  EXPECT_EQ(Scores().nll, with.nll);
+  request_.bos = -1;
+  EXPECT_NE(Scores().nll, with.nll);
+}
+
+TEST_F(PerplexityTest, WindowsDoNotSeeEachOther) {
+  const TextScores all = Scores();
+  request_.tokens = request_.tokens.subspan(kWindow);
+  const TextScores rest = Scores();
+  EXPECT_EQ(rest.nll, std::vector<double>(all.nll.begin() + kScored, all.nll.end()));
+}
+
+TEST_F(PerplexityTest, OnlySoManyWindowsAreScored) {
+  const TextScores all = Scores();
+  request_.max_windows = 2;
+  const TextScores two = Scores();
+  EXPECT_EQ(two.n_windows, 2u);
+  EXPECT_EQ(two.nll, std::vector<double>(all.nll.begin(), all.nll.begin() + 2 * kScored));
+}
+
+TEST_F(PerplexityTest, AStopKeepsWholeWindows) {
+  const TextScores all = Scores();
+  std::atomic<int> stop{0};
+  request_.stop = &stop;
+  const auto decoder = Must(OpenDecoder(model_.file(), way_));
+  const TextScores some = Must(ScoreText(*decoder, request_, [&](const TextScores& so_far, auto) {
+    if (so_far.n_windows == 2) stop = 2;
+  }));
+  EXPECT_TRUE(some.stopped);
+  EXPECT_EQ(some.n_windows, 2u);
+  EXPECT_EQ(some.nll, std::vector<double>(all.nll.begin(), all.nll.begin() + 2 * kScored));
+}
+
+TEST_F(PerplexityTest, ProgressTellsHowFarItIs) {
+  std::vector<uint32_t> done;
+  const auto decoder = Must(OpenDecoder(model_.file(), way_));
+  Must(ScoreText(*decoder, request_, [&](const TextScores& so_far, uint32_t n_windows) {
+    EXPECT_EQ(n_windows, 3u);
+    EXPECT_EQ(so_far.nll.size(), so_far.n_windows * kScored);
+    done.push_back(so_far.n_windows);
+  }));
+  EXPECT_THAT(done, ElementsAre(1, 2, 3));
+}
+
+TEST_F(PerplexityTest, WhatCannotBeScoredIsRefused) {
+  const auto decoder = Must(OpenDecoder(model_.file(), way_));
+  const auto status = [&] {
+    return ScoreText(*decoder, request_, [](const TextScores&, uint32_t) {}).status();
+  };
+  request_.tokens = std::span(tokens_).first(kWindow - 1);
+  EXPECT_THAT(std::string(status().message()), HasSubstr("19 tokens, fewer than one window of 20"));
+  request_.tokens = tokens_;
+  for (const uint32_t window : {0u, 3u, kWindow + 1}) {
+    request_.window = window;
+    EXPECT_EQ(status().code(), absl::StatusCode::kInvalidArgument) << window;
+  }
+  request_.window = kLeastWindow;
+  EXPECT_TRUE(status().ok());
+  tokens_[2] = 300;
+  EXPECT_EQ(status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ScoreTokenTest, IsTheNllOfTheSoftmax) {
+  const float logits[] = {0.0f, std::log(2.0f), 0.0f, std::log(2.0f)};
+  const TokenScore score = Must(ScoreToken(logits, 0));
+  EXPECT_NEAR(score.nll, std::log(6.0), 1e-6);
+  EXPECT_EQ(score.best, 1) << "ties go to the lowest id";
+  const float large[] = {1000.0f, 0.0f};
+  EXPECT_EQ(Must(ScoreToken(large, 1)).nll, 1000.0);
+}
+
+TEST(ScoreTokenTest, LogitsThatAreNotFiniteAreAnError) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (const float bad : {NAN, kInf, -kInf}) {
+    for (const size_t at : {0, 1, 2}) {
+      std::vector<float> logits = {1, 2, 3};
+      logits[at] = bad;
+      const auto token = static_cast<int32_t>(at);
+      EXPECT_EQ(ScoreToken(logits, token).status().code(), absl::StatusCode::kInternal);
+    }
+  }
+}
+
+TEST(EstimateTest, MeanStandardErrorAndIntervalAreThoseOfTheTextbook) {
+  const double values[] = {1, 2, 3, 4, 10};
+  const MeanEstimate e = EstimateMean(values);
+  EXPECT_DOUBLE_EQ(e.mean, 4);
+  EXPECT_DOUBLE_EQ(e.standard_error, std::sqrt(12.5 / 5));
+  EXPECT_DOUBLE_EQ(e.high() - e.mean, 1.96 * e.standard_error);
+  EXPECT_DOUBLE_EQ(e.mean - e.low(), 1.96 * e.standard_error);
+  EXPECT_TRUE(std::isnan(EstimateMean(std::span(values).first(1)).standard_error));
+}
+
+TEST(CompareTest, DifferencesArePairedByToken) {
+  TextScores a, b;
+  a.nll = {1, 5, 9, 13};
+  b.nll = {1.5, 5.5, 9.5, 13.5};
+  a.best = {1, 2, 3, 4};
+  b.best = {1, 2, 0, 4};
+  const Comparison c = Compare(a, b);
+  EXPECT_DOUBLE_EQ(c.nll_difference.mean, -0.5);
+  EXPECT_DOUBLE_EQ(c.nll_difference.standard_error, 0) << "though both vary widely";
+  EXPECT_DOUBLE_EQ(c.same_greedy, 0.75);
+}
+
+}  // namespace
+}  // namespace sluice
