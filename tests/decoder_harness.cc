@@ -59,6 +59,7 @@ absl::StatusOr<std::unique_ptr<Decoder>> OpenDecoder(const SluiceFile& file, con
   options.kernels = way.kernels;
   options.profile = way.profile;
   options.trace = way.trace;
+  options.observer = way.observer;
   if (way.faults != nullptr) {
     options.wrap_engine = [faults = *way.faults](std::unique_ptr<ReadEngine> engine,
                                                  const StorageFile& storage) {

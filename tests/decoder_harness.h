@@ -65,6 +65,7 @@ struct Way {
   const FaultConfig* faults = nullptr;  // null: none
   std::shared_ptr<const DeviceProfile> profile = nullptr;
   ActivationTrace* trace = nullptr;
+  FfnObserver* observer = nullptr;
 
   PlanRequest request() const;
 };

@@ -70,11 +70,19 @@ int ReportStopped(const StopSignals& signals, const std::string& path) {
   return signals.exit_code();
 }
 
-ProgressLine::ProgressLine(std::string label)
-    : label_(std::move(label)), terminal_(isatty(STDERR_FILENO) == 1), begin_(NowSeconds()) {}
+ProgressLine::ProgressLine(std::string label, std::string unit)
+    : label_(std::move(label)),
+      unit_(std::move(unit)),
+      terminal_(isatty(STDERR_FILENO) == 1),
+      begin_(NowSeconds()) {}
 
 ProgressLine::~ProgressLine() {
   if (terminal_ && last_ > 0) absl::FPrintF(stderr, "\r\033[K");
+}
+
+std::string ProgressLine::Amount(double n) const {
+  return unit_.empty() ? FormatBytes(static_cast<uint64_t>(n))
+                       : absl::StrFormat("%.0f %s", n, unit_);
 }
 
 void ProgressLine::Update(uint64_t done, uint64_t total) {
@@ -83,8 +91,8 @@ void ProgressLine::Update(uint64_t done, uint64_t total) {
   last_ = now;
   const double rate = static_cast<double>(done) / std::max(now - begin_, 1e-3);
   absl::FPrintF(stderr, "\r\033[K%s: %.0f %% of %s, %s/s, %.0f s left", label_,
-                100.0 * static_cast<double>(done) / static_cast<double>(total), FormatBytes(total),
-                FormatBytes(static_cast<uint64_t>(rate)),
+                100.0 * static_cast<double>(done) / static_cast<double>(total),
+                Amount(static_cast<double>(total)), Amount(rate),
                 static_cast<double>(total - done) / std::max(rate, 1.0));
   fflush(stderr);
 }

@@ -33,6 +33,7 @@ void RegisterIobench(CLI::App& app, std::function<int()>* action);
 void RegisterPlan(CLI::App& app, std::function<int()>* action);
 void RegisterTrain(CLI::App& app, std::function<int()>* action);
 void RegisterPerplexity(CLI::App& app, std::function<int()>* action);
+void RegisterProfile(CLI::App& app, std::function<int()>* action);
 
 // "2G", "512MiB", "1.5GB": a number and a unit, powers of 1024. A number without a unit is refused,
 // since tools disagree on what it means.
@@ -51,12 +52,15 @@ int ReportStopped(const StopSignals& signals, const std::string& path);
 // One progress line on stderr, rewritten in place on a terminal and silent elsewhere.
 class ProgressLine {
  public:
-  explicit ProgressLine(std::string label);
+  // What is done is counted in `unit`; empty: in bytes.
+  explicit ProgressLine(std::string label, std::string unit = "");
   ~ProgressLine();
   void Update(uint64_t done, uint64_t total);
 
  private:
-  const std::string label_;
+  std::string Amount(double n) const;
+
+  const std::string label_, unit_;
   const bool terminal_;
   double begin_ = 0, last_ = 0;  // seconds
 };

@@ -78,6 +78,7 @@ int main(int argc, char** argv) {
   sluice::RegisterPlan(app, &action);
   sluice::RegisterTrain(app, &action);
   sluice::RegisterPerplexity(app, &action);
+  sluice::RegisterProfile(app, &action);
   if (argc > 1) {
     const std::string mistaken = MistakenFlag(app, argc, argv);
     if (!mistaken.empty()) {

@@ -24,6 +24,8 @@ class OutputFiles {
   absl::Status Open(const std::vector<NamedFile>& inputs, const std::vector<NamedFile>& outputs);
 
   bool has(const std::string& flag) const { return Find(flag) != nullptr; }
+  // For those who write a file themselves; the flag was given.
+  AtomicFile& file(const std::string& flag) { return *Find(flag)->file; }
   // Writes a file whole and puts it in place of what was there. `flag` is one that was given. Those
   // that are never written leave what was there as it was.
   absl::Status Write(const std::string& flag, const std::string& text);

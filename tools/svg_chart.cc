@@ -67,7 +67,7 @@ YAxis AxisOf(const Chart& chart) {
   };
   for (const ChartSeries& s : chart.series) see(s);
   see(chart.same_scale_as);
-  if (highest > kLogRatio * lowest) return LogAxis(lowest, highest);
+  if (!chart.linear && highest > kLogRatio * lowest) return LogAxis(lowest, highest);
   YAxis axis;
   const double step = NiceStep(highest);
   for (int i = 0; i == 0 || axis.ticks.back() < highest || i < 2; ++i) {

@@ -32,6 +32,7 @@ struct Chart {
   std::vector<ChartSeries> series;
   // Points of other charts, which the y axis has room for too, so that the charts compare.
   ChartSeries same_scale_as;
+  bool linear = false;  // the y axis begins at 0, however small values are
 };
 
 // The values are not negative. The y axis begins at 0, or is logarithmic, and says so, where values
