@@ -79,6 +79,7 @@ int main(int argc, char** argv) {
   sluice::RegisterTrain(app, &action);
   sluice::RegisterPerplexity(app, &action);
   sluice::RegisterProfile(app, &action);
+  sluice::RegisterSparsify(app, &action);
   if (argc > 1) {
     const std::string mistaken = MistakenFlag(app, argc, argv);
     if (!mistaken.empty()) {

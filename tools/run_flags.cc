@@ -74,21 +74,6 @@ absl::StatusOr<MemoryPlan> PlanRun(const SluiceFile& file, PlanRequest request) 
   return plan;
 }
 
-absl::StatusOr<MemoryPlan> PlanRun(const SluiceFile& file, PlanRequest request) {
-  auto plan = PlanMemory(file, request);
-  const uint64_t available = AvailableMemory() / 4 * 3;
-  if (plan.ok() && request.budget == UINT64_MAX && available > 0 && plan->total > available) {
-    absl::FPrintF(
-        stderr,
-        "sluice: no --mem-budget given and the model needs %s; using %s, three quarters of "
-        "what is available\n",
-        FormatBytes(plan->total), FormatBytes(available));
-    request.budget = available;
-    plan = PlanMemory(file, request);
-  }
-  return plan;
-}
-
 absl::StatusOr<DirectMode> ParseDirect(const std::string& text) {
   if (text == "auto") return DirectMode::kAuto;
   if (text == "on") return DirectMode::kOn;

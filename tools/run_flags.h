@@ -31,11 +31,6 @@ absl::StatusOr<DecodeMode> ChooseMode(const char* flag, const std::string& text,
 // stderr.
 absl::StatusOr<MemoryPlan> PlanRun(const SluiceFile& file, PlanRequest request);
 
-// A plan for the request. Without a budget everything stays in DRAM if that leaves a quarter of
-// what is available; else the plan gets three quarters of it as its budget, which is said on
-// stderr.
-absl::StatusOr<MemoryPlan> PlanRun(const SluiceFile& file, PlanRequest request);
-
 // What `--direct` asks for: auto, on or off.
 absl::StatusOr<DirectMode> ParseDirect(const std::string& text);
 

@@ -18,6 +18,7 @@
 #include "runtime/memory_plan.h"
 #include "runtime/predictor_training.h"
 #include "tools/flags.h"
+#include "tools/profile_order.h"
 #include "tools/run_flags.h"
 #include "tools/stop_signals.h"
 #include "tools/train_report.h"
@@ -103,17 +104,25 @@ absl::StatusOr<std::vector<SampleText>> TextOf(const ActivationProfile& profile,
   return text;
 }
 
-absl::Status WriteOut(const SluiceFile& file, const TrainFlags& flags, PredictorInput input,
+// The model with its predictors, and with its neurons in the order of the profile.
+absl::Status WriteOut(const SluiceFile& file, const ActivationProfile& profile,
+                      const TrainFlags& flags, const PredictorTraining& training,
                       const std::vector<PredictorCheckpoint>& layers, const StopSignals& signals) {
   std::vector<PredictorWeights> weights;
   RelayoutOptions options;
-  options.predictor_record.input = input;
+  options.predictor_record.input = training.sampler.input;
   for (const PredictorCheckpoint& l : layers) {
     weights.push_back({l.predictor.rank, l.predictor.fc1, l.predictor.fc2});
     options.predictor_record.thresholds.push_back(l.predictor.threshold);
   }
   options.predictors = weights;
   options.overwrite = flags.force;
+  SLUICE_ASSIGN_OR_RETURN(
+      const ProfileOrder order,
+      OrderByProfile(profile, training.sampler.n_threads,
+                     [&](uint32_t, uint32_t) { return signals.received() == 0; }));
+  options.order = order.order;
+  options.activity = &order.activity;
   ProgressLine line("write");
   options.progress = [&](uint64_t done, uint64_t total) {
     line.Update(done, total);
@@ -184,8 +193,7 @@ class Train {
     status_.Clear();
     if (!layers.ok()) return layers.status();
     report_.layers = *std::move(layers);
-    SLUICE_RETURN_IF_ERROR(
-        WriteOut(*file, flags_, training_.sampler.input, report_.layers, signals));
+    SLUICE_RETURN_IF_ERROR(WriteOut(*file, profile, flags_, training_, report_.layers, signals));
     RemoveCheckpoints(training_.checkpoints, file->config().n_layers);
     report_.out = flags_.out;
     report_.input = flags_.input;
@@ -239,7 +247,9 @@ int RunTrain(TrainFlags flags) {
 void RegisterTrain(CLI::App& app, std::function<int()>* action) {
   auto flags = std::make_shared<TrainFlags>();
   CLI::App* cmd = app.add_subcommand(
-      "train", "Train predictors of active neurons on a profile's text; write a model with them");
+      "train",
+      "Train predictors of active neurons on a profile's text; write a model with them, and with "
+      "its neurons in the order of the profile");
   cmd->add_option("-m,--model", flags->model, "Model file")->required()->check(NotEmpty());
   cmd->add_option("--profile", flags->profile, "Profile of this model, of sluice profile")
       ->required()
