@@ -172,12 +172,12 @@ absl::Status RunSpeed() {
 
 // Some tokens of a trace; without the neurons that are hot, if those are given.
 ActiveSets SetsOf(const ActivationTrace& trace, uint32_t begin, uint32_t end,
-                  const std::vector<std::vector<bool>>& without) {
+                  const std::vector<std::vector<bool>>* without) {
   return {trace.n_layers(), trace.n_neurons(), end - begin,
-          [&trace, begin, &without](uint32_t token, uint32_t layer, std::vector<uint32_t>* active) {
+          [&trace, begin, without](uint32_t token, uint32_t layer, std::vector<uint32_t>* active) {
             trace.Get(begin + token, layer, active);
-            if (!without.empty()) {
-              std::erase_if(*active, [&](uint32_t n) { return without[layer][n]; });
+            if (without != nullptr) {
+              std::erase_if(*active, [&](uint32_t n) { return (*without)[layer][n]; });
             }
           }};
 }
@@ -271,7 +271,7 @@ absl::Status RunModel(const Flags& flags) {
   }
   const auto n_train =
       static_cast<uint32_t>(trace.n_tokens() * (1 - std::clamp(flags.held_out, 0., 100.) / 100));
-  const ActiveSets train = SetsOf(trace, 0, n_train, {});
+  const ActiveSets train = SetsOf(trace, 0, n_train, nullptr);
   std::vector<std::vector<uint32_t>> counts;
   std::vector<std::vector<bool>> hot;
   std::vector<uint32_t> active;
@@ -295,10 +295,11 @@ absl::Status RunModel(const Flags& flags) {
       flags.model, device.Name(), n_train, trace.n_tokens() - n_train,
       100 * n_hot / trace.n_layers() / trace.n_neurons(),
       static_cast<double>(NowNs() - begin_ns) / 1e9);
-  SLUICE_RETURN_IF_ERROR(PrintModel("all neurons", SetsOf(trace, n_train, trace.n_tokens(), {}),
-                                    orders, *file, device, flags.repeats));
+  SLUICE_RETURN_IF_ERROR(PrintModel("all neurons",
+                                    SetsOf(trace, n_train, trace.n_tokens(), nullptr), orders,
+                                    *file, device, flags.repeats));
   return PrintModel("without the hot ones, as if pinned",
-                    SetsOf(trace, n_train, trace.n_tokens(), hot), orders, *file, device,
+                    SetsOf(trace, n_train, trace.n_tokens(), &hot), orders, *file, device,
                     flags.repeats);
 }
 
