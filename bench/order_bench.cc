@@ -18,7 +18,6 @@
 #include "bench/planted_trace.h"
 #include "bench/timed_reader.h"
 #include "io/aligned_buffer.h"
-#include "io/clock.h"
 #include "io/status.h"
 #include "io/suite/suite.h"
 #include "layout/order_metrics.h"
@@ -105,6 +104,13 @@ absl::Status PrintPlanted(const PlantedTrace& trace, const DeviceProfile& profil
   for (int w = 0; w < kWays; ++w) {
     absl::PrintF("%s |\n", Row(kWayNames[w], MeasureOrder(test, orders[w], bundles, merger)));
   }
+  std::vector<uint32_t> planted = orders[kOriginal][0];
+  std::stable_sort(planted.begin(), planted.end(), [&](uint32_t a, uint32_t b) {
+    return trace.cluster_of[a] < trace.cluster_of[b];
+  });
+  const std::span<const std::vector<uint32_t>> one_layer(&planted, 1);
+  absl::PrintF("%s |\n",
+               Row("clusters as planted", MeasureOrder(test, one_layer, bundles, merger)));
   const MergedBatch pairs = ReadWithFriends(train, test, bundles.stride, merger);
   absl::PrintF("| closest friend copied | - | %.1f | %.3f | %.3f | - | - | - |\n", pairs.operations,
                pairs.bytes / 1e6, pairs.ns / 1e6);
@@ -286,15 +292,16 @@ absl::Status RunModel(const Flags& flags) {
     const std::vector<uint32_t> order = ByFrequency(count);
     for (uint32_t p = 0; p < CountHot(count, n_train); ++p, ++n_hot) is_hot[order[p]] = true;
   }
-  const uint64_t begin_ns = NowNs();
+  const rusage before = Usage();
   SLUICE_ASSIGN_OR_RETURN(const auto orders, MakeOrders(train, counts, flags.threads));
+  const double seconds = CpuSeconds(Usage()) - CpuSeconds(before);
   SLUICE_ASSIGN_OR_RETURN(const BenchDevice device,
                           BenchDevice::Open(*file, flags.device, flags.emulate));
   absl::PrintF(
-      "%s, %s: %u tokens to train, %u held out, %.1f %% of the neurons hot; ordered in %.1f s\n",
+      "%s, %s: %u tokens to train, %u held out, %.1f %% of the neurons hot; ordered in %.1f s of a "
+      "core\n",
       flags.model, device.Name(), n_train, trace.n_tokens() - n_train,
-      100 * n_hot / trace.n_layers() / trace.n_neurons(),
-      static_cast<double>(NowNs() - begin_ns) / 1e9);
+      100 * n_hot / trace.n_layers() / trace.n_neurons(), seconds);
   SLUICE_RETURN_IF_ERROR(PrintModel("all neurons",
                                     SetsOf(trace, n_train, trace.n_tokens(), nullptr), orders,
                                     *file, device, flags.repeats));

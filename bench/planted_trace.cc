@@ -33,6 +33,9 @@ PlantedTrace MakePlantedTrace(const PlantedOptions& o) {
   for (uint32_t i = o.n_neurons; i > 1; --i) {
     std::swap(trace.cluster_of[i - 1], trace.cluster_of[places.Below(i)]);
   }
+  for (uint32_t k = 0; k < o.n_hot; ++k) {
+    trace.cluster_of[uint64_t{k} * o.n_neurons / o.n_hot] = o.n_clusters;
+  }
   const std::vector<double> heat = Heat(o);
   for (uint32_t t = 0; t < o.n_tokens; ++t) {
     CounterRng rng(o.seed, 1, t);
@@ -41,8 +44,9 @@ PlantedTrace MakePlantedTrace(const PlantedOptions& o) {
     std::vector<uint32_t>& active = trace.tokens.emplace_back();
     for (uint32_t i = 0; i < o.n_neurons; ++i) {
       const bool member = Happens(rng, o.member_share), noise = Happens(rng, o.noise_share);
+      const uint32_t cluster = trace.cluster_of[i];
       const bool fires =
-          i < o.n_hot ? Happens(rng, kHotFires) : awake[trace.cluster_of[i]] && member;
+          cluster == o.n_clusters ? Happens(rng, kHotFires) : awake[cluster] && member;
       if (fires || noise) active.push_back(i);
     }
   }

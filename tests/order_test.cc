@@ -152,7 +152,7 @@ TEST(NeuronOrderTest, TakesLayersOfNoOrOneNeuronAndOnesThatAlwaysFire) {
   EXPECT_EQ(OrderOf({{0}, {}}, 1), Identity(1));
   EXPECT_EQ(OrderOf({{0}}, 1), Identity(1));
   EXPECT_EQ(OrderOf(Tokens(20, Identity(50)), 50), Identity(50));
-  const auto none = OrderNeurons({.n_layers = 0, .n_neurons = 8, .n_tokens = 3}, {}, 3, {});
+  const auto none = OrderNeurons({0, 8, 3, nullptr}, {}, 3, {});
   ASSERT_TRUE(none.ok()) << none.status();
   EXPECT_TRUE(none->empty());
 }
@@ -208,7 +208,7 @@ TEST(OrderMetricsTest, CountsRunsOperationsAndBytes) {
   for (uint32_t p = 0; p < 100; ++p) order[p] = (p + 10) % 100;
   ReadMerger merger = StraightLine();
   const OrderCost cost =
-      MeasureOrder(SetsOf(tokens, 100), std::vector{order}, Bundles(100), merger);
+      MeasureOrder(SetsOf(tokens, 100), std::span(&order, 1), Bundles(100), merger);
   EXPECT_EQ(cost.active, 3);  // of a token
   EXPECT_EQ(cost.runs, 1.5);
   EXPECT_EQ(cost.mean_run(), 2);
@@ -234,7 +234,7 @@ class PlantedOrderTest : public testing::Test {
   ActiveSets Train() const { return trace_.Sets(0, kTrain); }
   ActiveSets Test() const { return trace_.Sets(kTrain, kAll); }
   OrderCost Cost(const std::vector<uint32_t>& order) {
-    return MeasureOrder(Test(), std::vector{order}, Bundles(options_.n_neurons), merger_);
+    return MeasureOrder(Test(), std::span(&order, 1), Bundles(options_.n_neurons), merger_);
   }
   std::vector<uint32_t> Made() const {
     const auto orders = Order(Train(), counts_);
