@@ -1,0 +1,106 @@
+// From a model and text to a sparse file, by one command and by its steps, and repack --profile.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "layout/sluice_file.h"
+#include "tests/cli_fixture.h"
+#include "tests/import_test_files.h"
+
+namespace sluice {
+namespace {
+
+using testing::HasSubstr;
+
+std::string Bytes(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+class SparsifyTest : public CliTest {
+ protected:
+  SparsifyTest() {
+    std::string text;
+    for (int i = 0; i < 150; ++i) text += absl::StrFormat("line %d of a text; ", i * i);
+    WriteFile(text_, text);
+  }
+  Arguments Sparsify(const std::string& in, const std::string& out, const Arguments& more = {}) {
+    Arguments all = {"sparsify", in, out, "--text", text_};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  bool Exists(const std::string& name) { return std::filesystem::exists(dir_.File(name)); }
+
+  const std::string text_ = dir_.File("text.txt"), out_ = dir_.File("out.sluice");
+};
+
+TEST_F(SparsifyTest, MakesASparseModelOfAGgufInOneCommand) {
+  const RunResult run = RunSluice(Sparsify(gguf_, out_, {"--input", "previous"}));
+  ASSERT_EQ(run.exit_code, kOk) << run.err;
+  const auto file = SluiceFile::Open(out_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  ASSERT_NE((*file)->predictor(), nullptr);
+  EXPECT_EQ((*file)->predictor()->input, PredictorInput::kPrevious);
+  ASSERT_NE((*file)->activity(), nullptr);
+  EXPECT_GT((*file)->activity()->n_tokens, 0u);
+  EXPECT_FALSE((*file)->activity()->placements.empty());
+  EXPECT_TRUE(Exists("out.sluice.profile"));
+  EXPECT_FALSE(Exists("out.sluice.dense")) << "what lies between is removed";
+  const RunResult text =
+      RunSluice({"generate", "-m", out_, "-p", "a text", "-n", "8", "--temp", "0"});
+  ASSERT_EQ(text.exit_code, kOk) << text.err;
+  EXPECT_THAT(text.err, HasSubstr("mode: predicted, a layer ahead"));
+}
+
+TEST_F(SparsifyTest, GivesTheSameBytesAsItsStepsAndTwice) {
+  ASSERT_EQ(RunSluice(Sparsify(model_, out_, {"-t", "1"})).exit_code, kOk);
+  const std::string again = dir_.File("again.sluice");
+  ASSERT_EQ(RunSluice(Sparsify(model_, again, {"-t", "2"})).exit_code, kOk);
+  EXPECT_TRUE(Bytes(out_) == Bytes(again));
+  EXPECT_TRUE(Bytes(out_ + ".profile") == Bytes(again + ".profile"));
+  const std::string profile = dir_.File("p"), steps = dir_.File("steps.sluice");
+  ASSERT_EQ(RunSluice({"profile", "-m", model_, "--text", text_, "-o", profile}).exit_code, kOk);
+  ASSERT_EQ(RunSluice({"train", "-m", model_, "--profile", profile, "-o", steps}).exit_code, kOk);
+  EXPECT_TRUE(Bytes(out_) == Bytes(steps));
+}
+
+TEST_F(SparsifyTest, RefusesWhatItCannotDoAndLeavesNothing) {
+  WriteFile(out_, "mine");
+  ExpectError(Sparsify(gguf_, out_), kError, "exists; --force overwrites it");
+  EXPECT_EQ(Bytes(out_), "mine");
+  const std::string other = dir_.File("other.sluice");
+  ExpectError(Sparsify(dir_.File("none.gguf"), other), kError, "none.gguf");
+  ExpectError({"sparsify", gguf_, other, "--text", dir_.File("none.txt")}, kError, "none.txt");
+  EXPECT_FALSE(std::filesystem::exists(other));
+}
+
+TEST_F(SparsifyTest, RepackLaysNeuronsInTheOrderOfAProfile) {
+  const std::string profile = dir_.File("p");
+  ASSERT_EQ(RunSluice({"profile", "-m", model_, "--text", text_, "-o", profile}).exit_code, kOk);
+  const RunResult run = RunSluice({"repack", model_, out_, "--profile", profile});
+  ASSERT_EQ(run.exit_code, kOk) << run.err;
+  const auto before = SluiceFile::Open(model_), after = SluiceFile::Open(out_);
+  ASSERT_TRUE(before.ok() && after.ok());
+  EXPECT_EQ((*after)->weights_id(), (*before)->weights_id());
+  EXPECT_NE((*after)->NeuronAt(0, 0), (*before)->NeuronAt(0, 0));
+  EXPECT_EQ((*after)->predictor(), nullptr);
+  const Arguments generate = {"generate", "-p", "a text", "-n", "12", "--temp", "0", "-m"};
+  Arguments a = generate, b = generate;
+  a.push_back(model_);
+  b.push_back(out_);
+  EXPECT_EQ(RunSluice(a).out, RunSluice(b).out);
+
+  ExpectError({"repack", gguf_, dir_.File("x"), "--profile", profile}, kError,
+              "needs the .sluice file that was profiled");
+  ExpectError({"repack", model_, dir_.File("x"), "--profile", text_}, kError, "text.txt");
+  ExpectError({"repack", model_, dir_.File("x"), "--profile", profile, "--type", "q4"}, kUsage,
+              "--profile");
+  EXPECT_FALSE(Exists("x"));
+}
+
+}  // namespace
+}  // namespace sluice
