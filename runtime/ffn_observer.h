@@ -17,7 +17,7 @@ struct FfnObservation {
   std::span<const float> normed;    // [n x d_model] what the FFN's matrices are applied to
   std::span<const float> gate;      // [n x d_ff] gate(normed) by position, before the activation
   // The active set that a predictor gave, positions in rising order; only in predicted mode, where
-  // tokens that go neuron by neuron are observed one by one.
+  // tokens that go neuron by neuron are observed one by one. data() is null if none was asked.
   std::span<const uint32_t> predicted;
 };
 

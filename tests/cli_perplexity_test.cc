@@ -138,11 +138,13 @@ TEST_F(PerplexityCliTest, FlagsThatAreWrongAreNamed) {
       {{"--mode", "fast"}, "--mode is \"fast\""},
       {{"--against", "fast"}, "--against is \"fast\""},
       {{"--mode", "dense", "--against", "dense"}, "--against"},
+      {{"--layers"}, "--layers"},
       {{"--mem-budget", "12"}, "--mem-budget"},
       {{"--device", dir_.File("none")}, "none"},
   };
   for (const auto& [flags, what] : cases) ExpectError(Perplexity(flags), kUsage, what);
   ExpectError({"perplexity", "-m", model_}, kUsage, "--file");
+  ExpectError(Perplexity({"--mode", "predicted"}), kError, "has no predictors");
   ExpectError({"perplexity", "-m", gguf_, "-f", text_}, kError, "sluice repack");
   ExpectError(Perplexity({"-c", "64", "--mem-budget", "1K"}), kError, "least is");
 }

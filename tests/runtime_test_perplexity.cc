@@ -6,7 +6,9 @@
 #include <limits>
 
 #include "runtime/perplexity.h"
+#include "runtime/predictor_meter.h"
 #include "tests/decoder_harness.h"
+#include "tests/predicted_model.h"
 
 namespace sluice {
 namespace {
@@ -106,6 +108,23 @@ TEST_F(PerplexityTest, AStreamedHeadServesGroupsOfTokens) {
   EXPECT_EQ(nll(), plain);
 }
 
+TEST_F(PerplexityTest, PredictedModeScoresTokensThatAreDecodedOneByOne) {
+  const TextScores exact = Scores();
+  const PredictedModel model(model_.file(), PredictorInput::kResidual, 0.0f);
+  way_.mode = DecodeMode::kPredicted;
+  const auto decoder = Must(OpenDecoder(model.file(), way_));
+  const TextScores scores = Must(ScoreText(*decoder, request_, [](const TextScores&, uint32_t) {}));
+  EXPECT_NE(scores.nll, exact.nll) << "the predictor leaves nothing out";
+  std::vector<int32_t> window(tokens_.begin(), tokens_.begin() + kWindow);
+  window[0] = kBos;
+  const auto other = Must(OpenDecoder(model.file(), way_));
+  const Logits logits = Must(RunTokens(*other, window, kWindow / 2));
+  for (size_t i = 0; i < kScored; ++i) {
+    const TokenScore score = Must(ScoreToken(logits[1 + i], window[kWindow / 2 + 1 + i]));
+    EXPECT_EQ(scores.nll[i], score.nll) << i;
+  }
+}
+
 TEST_F(PerplexityTest, EqualLogitsGiveTheSizeOfTheVocabulary) {
   ToyModel toy;
   toy.equal_rows = true;
@@ -179,6 +198,52 @@ TEST_F(PerplexityTest, WhatCannotBeScoredIsRefused) {
   EXPECT_TRUE(status().ok());
   tokens_[2] = 300;
   EXPECT_EQ(status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(PerplexityTest, TheMeterSeesWhatTheDecoderCounts) {
+  const PredictedModel model(model_.file(), PredictorInput::kResidual, 0.0f, /*shuffled=*/true);
+  way_.mode = DecodeMode::kPredicted;
+  PredictorMeter meter(model.file().config());
+  const auto plain = Must(OpenDecoder(model.file(), way_));
+  way_.observer = &meter;
+  const auto decoder = Must(OpenDecoder(model.file(), way_));
+  const auto score = [&](Decoder& d) {
+    return Must(ScoreText(d, request_, [](const TextScores&, uint32_t) {}));
+  };
+  const TextScores scores = score(*decoder);
+  EXPECT_EQ(scores.nll, score(*plain).nll) << "to be watched changes nothing";
+  ASSERT_EQ(meter.layers().size(), 3u);
+  const PredictorQuality all = SumOf(meter.layers());
+  EXPECT_EQ(all.n_neurons, scores.decoder.gated_neurons);
+  EXPECT_EQ(all.n_predicted, scores.decoder.active_neurons);
+  EXPECT_EQ(all.n_hits, scores.decoder.firing_neurons);
+  EXPECT_GT(all.n_active, all.n_hits) << "half of what fires is not predicted";
+}
+
+TEST(PredictorMeterTest, CountsHitsByLayerAndLeavesPromptsOut) {
+  ModelConfig config;
+  config.n_layers = 2;
+  config.d_ff = 6;
+  config.activation = Activation::kRelu;
+  PredictorMeter meter(config);
+  const float gate[] = {1, -1, 2, 0, 3, -2};
+  const uint32_t predicted[] = {1, 2, 4, 5};
+  FfnObservation o;
+  o.layer = 1;
+  o.n_tokens = 1;
+  o.gate = gate;
+  meter.Observe(o);  // no predictor was asked
+  o.predicted = predicted;
+  meter.Observe(o);
+  o.layer = 0;
+  o.predicted = std::span(predicted).first(0);  // it chose none
+  meter.Observe(o);
+  EXPECT_EQ(meter.layers()[1].n_neurons, 6u);
+  EXPECT_DOUBLE_EQ(meter.layers()[1].recall(), 2.0 / 3);
+  EXPECT_DOUBLE_EQ(meter.layers()[1].precision(), 0.5);
+  EXPECT_DOUBLE_EQ(meter.layers()[1].true_density(), 0.5);
+  EXPECT_DOUBLE_EQ(meter.layers()[0].recall(), 0.0);
+  EXPECT_EQ(SumOf(meter.layers()).n_hits, 2u);
 }
 
 TEST(ScoreTokenTest, IsTheNllOfTheSoftmax) {

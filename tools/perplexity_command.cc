@@ -13,6 +13,7 @@
 #include "io/status.h"
 #include "layout/sluice_file.h"
 #include "runtime/perplexity.h"
+#include "runtime/predictor_meter.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "tools/device_flags.h"
 #include "tools/flags.h"
@@ -29,7 +30,7 @@ struct PerplexityFlags {
   std::optional<std::string> budget;
   DeviceFlags device;
   int64_t context = -1, windows = -1, threads = -1, chunk = 256;
-  bool json = false;
+  bool layers = false, json = false;
 };
 
 constexpr uint32_t kDefaultWindow = 512;
@@ -62,7 +63,29 @@ class Scorer {
 
   absl::Status Open() {
     SLUICE_ASSIGN_OR_RETURN(file_, SluiceFile::Open(flags_.model));
-    SLUICE_RETURN_IF_ERROR(ChooseModes());
+    return absl::OkStatus();
+  }
+
+  absl::Status ChooseModes() {
+    SLUICE_ASSIGN_OR_RETURN(const DecodeMode mode, ChooseMode("--mode", flags_.mode, *file_));
+    modes_.push_back(mode);
+    if (!flags_.against.empty()) {
+      SLUICE_ASSIGN_OR_RETURN(const DecodeMode other,
+                              ChooseMode("--against", flags_.against, *file_));
+      if (other == mode) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "--against names the mode of the run itself, %s; give another", DecodeModeName(mode)));
+      }
+      modes_.push_back(other);
+    }
+    if (flags_.layers && std::count(modes_.begin(), modes_.end(), DecodeMode::kPredicted) == 0) {
+      return absl::InvalidArgumentError(
+          "--layers is about predictors; give --mode predicted and a model that has some");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadTokens() {
     SLUICE_ASSIGN_OR_RETURN(const uint32_t context, ChooseContext(file_->config(), flags_.context));
     request_.context = flags_.context < 0 ? std::min(context, kDefaultWindow) : context;
     SLUICE_ASSIGN_OR_RETURN(auto data, file_->LoadTokenizer());
@@ -86,7 +109,7 @@ class Scorer {
       request_.mode = mode;
       SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, PlanRun(*file_, request_));
       request_.budget = plan.request.budget;
-      report_.runs.push_back({std::move(plan), {}});
+      report_.runs.push_back({std::move(plan), {}, {}});
     }
     return absl::OkStatus();
   }
@@ -105,6 +128,9 @@ class Scorer {
     for (PerplexityRun& run : report_.runs) {
       DecoderOptions options;
       UseDevice(device_, &options);
+      PredictorMeter meter(file_->config());
+      const bool measures = flags_.layers && run.plan.request.mode == DecodeMode::kPredicted;
+      if (measures) options.observer = &meter;
       SLUICE_ASSIGN_OR_RETURN(const auto decoder, Decoder::Create(*file_, run.plan, options));
       for (const std::string& note : decoder->Notes()) absl::FPrintF(stderr, "%s\n", note);
       ScoreRequest request;
@@ -118,6 +144,7 @@ class Scorer {
       const std::string change = decoder->ModeChangeNote();
       if (!change.empty()) absl::FPrintF(stderr, "sluice: %s\n", change);
       if (run.scores.stopped) return Stopped(run);
+      if (measures) run.layers.assign(meter.layers().begin(), meter.layers().end());
     }
     return absl::OkStatus();
   }
@@ -125,19 +152,6 @@ class Scorer {
   const PerplexityReport& report() const { return report_; }
 
  private:
-  absl::Status ChooseModes() {
-    SLUICE_ASSIGN_OR_RETURN(const DecodeMode mode, ChooseMode("--mode", flags_.mode, *file_));
-    modes_.push_back(mode);
-    if (flags_.against.empty()) return absl::OkStatus();
-    SLUICE_ASSIGN_OR_RETURN(const DecodeMode other,
-                            ChooseMode("--against", flags_.against, *file_));
-    if (other == mode) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "--against names the mode of the run itself, %s; give another", DecodeModeName(mode)));
-    }
-    modes_.push_back(other);
-    return absl::OkStatus();
-  }
   static bool terminal() { return isatty(STDERR_FILENO) == 1; }
 
   static void ShowProgress(const TextScores& so_far, uint32_t n_windows) {
@@ -182,6 +196,10 @@ int RunPerplexity(const PerplexityFlags& flags) {
   if (!status.ok()) return ReportUsage(status);
   const StopSignals signals;
   status = scorer.Open();
+  if (!status.ok()) return ReportError(status);
+  status = scorer.ChooseModes();
+  if (!status.ok()) return ReportUsage(status);
+  status = scorer.ReadTokens();
   if (status.ok()) status = scorer.Plan();
   if (!status.ok()) return ReportError(status);
   status = scorer.FindDevice(&signals.received());
@@ -222,6 +240,9 @@ void RegisterPerplexity(CLI::App& app, std::function<int()>* action) {
       ->capture_default_str();
   cmd->add_option("--mem-budget", flags->budget, "DRAM, as in generate")->check(NotEmpty());
   AddDeviceFlags(*cmd, &flags->device);
+  cmd->add_flag("--layers", flags->layers,
+                "Also recall, precision and density of each layer's predictor; computes all gates, "
+                "so that the speed is not that of the mode");
   cmd->add_flag("--json", flags->json, "One JSON document on stdout instead of text");
   cmd->callback([flags, action] { *action = [flags] { return RunPerplexity(*flags); }; });
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "runtime/predictor_meter.h"
 #include "tools/generate_report.h"
 
 namespace sluice {
@@ -15,14 +16,32 @@ using Json = nlohmann::ordered_json;
 // How much higher the perplexity is for such a difference of mean NLLs.
 double Percent(double nll_difference) { return 100 * std::expm1(nll_difference); }
 
+Json QualityJson(const PredictorQuality& q) {
+  return {{"recall", q.recall()},
+          {"precision", q.precision()},
+          {"true_density", q.true_density()},
+          {"predicted_density", q.density()}};
+}
+
+// Null where they were not measured.
+Json PredictorsJson(const PerplexityRun& run) {
+  if (run.layers.empty()) return nullptr;
+  Json layers = Json::array();
+  for (const PredictorQuality& q : run.layers) layers.push_back(QualityJson(q));
+  Json json = QualityJson(SumOf(run.layers));
+  json["layers"] = std::move(layers);
+  return json;
+}
+
 Json RunJson(const PerplexityRun& run) {
   const TextScores& s = run.scores;
   const MeanEstimate nll = EstimateMean(s.nll);
   const DecoderStats& d = s.decoder;
-  Json budget = nullptr, active = nullptr;
+  Json budget = nullptr, active = nullptr, firing = nullptr;
   if (run.plan.request.budget != UINT64_MAX) budget = run.plan.request.budget;
   if (d.gated_neurons > 0) {
     active = static_cast<double>(d.active_neurons) / static_cast<double>(d.gated_neurons);
+    firing = static_cast<double>(d.firing_neurons) / static_cast<double>(d.gated_neurons);
   }
   return {{"mode", DecodeModeName(run.plan.request.mode)},
           {"perplexity", std::exp(nll.mean)},
@@ -37,6 +56,8 @@ Json RunJson(const PerplexityRun& run) {
           {"tokens_per_second", s.tokens_per_second()},
           {"tokens_together", run.plan.chunk},
           {"active_share", std::move(active)},
+          {"firing_share", std::move(firing)},
+          {"predictors", PredictorsJson(run)},
           {"flash_bytes", d.flash_bytes},
           {"budget_bytes", std::move(budget)},
           {"planned_bytes", run.plan.total}};
@@ -54,6 +75,18 @@ Json ComparisonJson(const PerplexityReport& report) {
           {"perplexity_percent", Percent(d.mean)},
           {"perplexity_percent_95", {Percent(d.low()), Percent(d.high())}},
           {"same_greedy_share", c.same_greedy}};
+}
+
+std::string PredictorTable(const std::vector<PredictorQuality>& layers) {
+  std::string out = "layer    recall  precision    active  predicted\n";
+  const auto add = [&](const std::string& name, const PredictorQuality& q) {
+    absl::StrAppendFormat(&out, "%5s  %6.2f %%   %6.2f %%  %6.2f %%   %6.2f %%\n", name,
+                          100 * q.recall(), 100 * q.precision(), 100 * q.true_density(),
+                          100 * q.density());
+  };
+  for (size_t l = 0; l < layers.size(); ++l) add(absl::StrCat(l), layers[l]);
+  add("all", SumOf(layers));
+  return out;
 }
 
 }  // namespace
@@ -74,11 +107,16 @@ std::string PerplexityTable(const PerplexityReport& report) {
                           DecodeModeName(run.plan.request.mode), PerplexityText(s), s.nll.size(),
                           s.n_windows, s.tokens_per_second());
     if (s.decoder.gated_neurons > 0) {
-      absl::StrAppendFormat(&out, "; %.1f %% of neurons active",
-                            100 * static_cast<double>(s.decoder.active_neurons) /
-                                static_cast<double>(s.decoder.gated_neurons));
+      absl::StrAppendFormat(
+          &out, "; %.1f %% of neurons %s",
+          100 * static_cast<double>(s.decoder.active_neurons) /
+              static_cast<double>(s.decoder.gated_neurons),
+          run.plan.request.mode == DecodeMode::kPredicted ? "predicted" : "active");
     }
     out += "\n";
+  }
+  for (const PerplexityRun& run : report.runs) {
+    if (!run.layers.empty()) out += PredictorTable(run.layers);
   }
   if (report.runs.size() < 2) return out;
   const Comparison c = Compare(report.runs[0].scores, report.runs[1].scores);

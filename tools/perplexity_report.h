@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "predictor/packed_predictor.h"
 #include "runtime/memory_plan.h"
 #include "runtime/perplexity.h"
 
@@ -14,6 +15,7 @@ namespace sluice {
 struct PerplexityRun {
   MemoryPlan plan;
   TextScores scores;
+  std::vector<PredictorQuality> layers;  // of the predictors, if they were measured
 };
 
 struct PerplexityReport {
@@ -23,7 +25,7 @@ struct PerplexityReport {
   std::vector<PerplexityRun> runs;  // a second one is what the first is held against
 };
 
-// A table, each with a newline at the end.
+// Lines of text, for people.
 std::string PerplexityTable(const PerplexityReport& report);
 // One JSON document.
 std::string PerplexityJson(const PerplexityReport& report);

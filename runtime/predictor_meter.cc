@@ -1,0 +1,45 @@
+#include "runtime/predictor_meter.h"
+
+namespace sluice {
+namespace {
+
+// How many numbers two rising sequences share.
+uint64_t NumShared(std::span<const uint32_t> a, std::span<const uint32_t> b) {
+  uint64_t n = 0;
+  for (size_t i = 0, k = 0; i < a.size() && k < b.size();) {
+    n += a[i] == b[k];
+    const bool advance_a = a[i] <= b[k], advance_b = b[k] <= a[i];
+    i += advance_a;
+    k += advance_b;
+  }
+  return n;
+}
+
+}  // namespace
+
+PredictorMeter::PredictorMeter(const ModelConfig& config)
+    : selector_(config), layers_(config.n_layers), active_(config.d_ff) {}
+
+void PredictorMeter::Observe(const FfnObservation& o) {
+  if (o.predicted.data() == nullptr) return;
+  const auto active =
+      std::span<const uint32_t>(active_).first(selector_.Select({o.layer, o.gate}, active_));
+  PredictorQuality& q = layers_[o.layer];
+  q.n_neurons += o.gate.size();
+  q.n_active += active.size();
+  q.n_predicted += o.predicted.size();
+  q.n_hits += NumShared(active, o.predicted);
+}
+
+PredictorQuality SumOf(std::span<const PredictorQuality> layers) {
+  PredictorQuality sum;
+  for (const PredictorQuality& q : layers) {
+    sum.n_neurons += q.n_neurons;
+    sum.n_active += q.n_active;
+    sum.n_predicted += q.n_predicted;
+    sum.n_hits += q.n_hits;
+  }
+  return sum;
+}
+
+}  // namespace sluice

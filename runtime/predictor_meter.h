@@ -1,0 +1,39 @@
+// Holds what the predictors of a running model choose against what the gate would have chosen: see
+// DecoderOptions::observer. Every gate is computed as well, so such a run says nothing about speed.
+#ifndef SLUICE_RUNTIME_PREDICTOR_METER_H_
+#define SLUICE_RUNTIME_PREDICTOR_METER_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "layout/model_config.h"
+#include "predictor/neuron_selector.h"
+#include "predictor/packed_predictor.h"
+#include "runtime/ffn_observer.h"
+
+namespace sluice {
+
+// Confined to the decode thread.
+class PredictorMeter : public FfnObserver {
+ public:
+  explicit PredictorMeter(const ModelConfig& config);
+
+  // Tokens for which no predictor was asked, those of prompts, do not count.
+  void Observe(const FfnObservation& observation) override;
+
+  // Of each layer, over all tokens so far.
+  std::span<const PredictorQuality> layers() const { return layers_; }
+
+ private:
+  const ExactSelector selector_;
+  std::vector<PredictorQuality> layers_;
+  std::vector<uint32_t> active_;  // of the token and layer
+};
+
+// The qualities of several layers taken together.
+PredictorQuality SumOf(std::span<const PredictorQuality> layers);
+
+}  // namespace sluice
+
+#endif  // SLUICE_RUNTIME_PREDICTOR_METER_H_
