@@ -11,9 +11,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "layout/sluice_format.h"
 #include "predictor/dense_products.h"
 #include "predictor/packed_predictor.h"
-#include "layout/sluice_format.h"
 #include "predictor/trainer.h"
 #include "runtime/parallel_on_pool.h"
 #include "runtime/thread_pool.h"

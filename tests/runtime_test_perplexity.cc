@@ -91,8 +91,8 @@ TEST_F(PerplexityTest, ModesBudgetsChunksAndThreadsGiveTheSameBits) {
 }
 
 TEST_F(PerplexityTest, AStreamedHeadServesGroupsOfTokens) {
-  ToyModel toy;
-  toy.vocab_size = 4000;  // so that the head does not fit where chunks of several tokens do
+  ToyModel toy = WideToy();
+  toy.vocab_size = 16000;  // so that the head does not fit where chunks of several tokens do
   const PackedModel model(toy, WeightType::kF32);
   const auto nll = [&] {
     const auto decoder = Must(OpenDecoder(model.file(), way_));

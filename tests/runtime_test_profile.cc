@@ -174,6 +174,7 @@ TEST_F(ProfileRunTest, EveryBudgetChunkAndNumberOfThreadsGivesTheSameBytes) {
     Way way;
     way.mode = DecodeMode::kDense;
     way.context = kLength;
+    way.threads = 2;  // the least budget is larger then
     for (const uint64_t budget : Budgets(model.file(), way)) {
       for (const uint32_t chunk : {1u, 3u, 64u}) {
         way.budget = budget;
@@ -190,7 +191,8 @@ TEST_F(ProfileRunTest, ThresholdsMakeTheWantedShareInactive) {
   ToyModel toy;
   toy.activation = Activation::kSilu;
   const PackedModel model(toy, WeightType::kF32);
-  for (const double share : {0.05, 0.5, 0.9, 0.999}) {
+  // No larger ones: many values of |silu| lie close together at its minimum.
+  for (const double share : {0.05, 0.25, 0.5}) {
     const ActivationProfile profile =
         Profile(model.file(), {.texts = texts, .bos = 1, .sparsify = share});
     ASSERT_EQ(profile.thresholds().size(), profile.n_layers());

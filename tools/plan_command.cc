@@ -65,9 +65,17 @@ class Planner {
     return absl::OkStatus();
   }
 
-  absl::Status Open() {
+  absl::Status OpenFile() {
     SLUICE_ASSIGN_OR_RETURN(file_, SluiceFile::Open(flags_.model));
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadMode() {
     SLUICE_ASSIGN_OR_RETURN(request_.mode, ChooseMode("--mode", flags_.mode, *file_));
+    return absl::OkStatus();
+  }
+
+  absl::Status Open() {
     SLUICE_ASSIGN_OR_RETURN(auto data, file_->LoadTokenizer());
     SLUICE_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Create(std::move(data)));
     request_.tokenizer_bytes = tokenizer_->memory_bytes();
@@ -261,6 +269,9 @@ int RunPlan(const PlanFlags& flags) {
   if (!status.ok()) return ReportError(status);
   const StopSignals signals;
   const std::atomic<int>* stop = &signals.received();
+  status = planner.OpenFile();
+  if (!status.ok()) return ReportError(status);
+  if (status = planner.ReadMode(); !status.ok()) return ReportUsage(status);
   status = planner.Open();
   if (status.ok()) {
     status = planner.FindDevice(stop);
