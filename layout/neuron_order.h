@@ -23,8 +23,8 @@
 
 namespace sluice {
 
-// A hot neuron is more likely to be needed than not: to read it unasked costs less than to leave it
-// out does, and of two of them at least one is needed nearly always.
+// A hot neuron is needed more often than not, so what is read unasked of a run of them is less than
+// what is wanted. Read times hardly depend on the share (bench/RESULTS.md).
 constexpr double kHotShare = 0.5;
 constexpr uint32_t kMostOrderTokens = 1 << 16;
 
