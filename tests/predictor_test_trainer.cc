@@ -46,7 +46,7 @@ class TrainerTest : public testing::Test {
     return *std::move(trained);
   }
 
-  const Teacher teacher_;
+  const Teacher teacher_ = {};
   const TrainingSamples train_ = teacher_.Make(8000, 1), validation_ = teacher_.Make(1500, 2);
 };
 
