@@ -170,7 +170,7 @@ TEST(PlacementTest, CoversWhatTheBestOfAllSubsetsCovers) {
     ASSERT_EQ(p.solved.covered, BestSubset(model, budget)) << "seed " << seed;
     n_gains += p.gain_over_greedy > 0;
   }
-  EXPECT_GT(n_gains, 10u) << "instances in which greedy is not best are needed here";
+  EXPECT_GT(n_gains, 4u) << "instances in which greedy is not best are needed here";
 }
 
 TEST(PlacementTest, CoversWhatTheBestPrefixesCoverWhereLastBatchesAreShort) {
