@@ -112,7 +112,7 @@ TEST_F(ProfileTest, TakesTheFirstTokensOfSeveralTexts) {
 
 TEST_F(ProfileTest, SaysWhenItKeepsNoMoreSets) {
   std::string text;
-  for (int i = 0; i < 20'000; ++i) text += absl::StrFormat("%d ", i);
+  for (int i = 0; i < 8'000; ++i) text += absl::StrFormat("%d ", i);
   WriteFile(text_, text);
   const RunResult run = RunSluice(Profile({"--max-mib", "1", "--json"}));
   ASSERT_EQ(run.exit_code, kOk) << run.err;
@@ -134,7 +134,8 @@ TEST_F(ProfileTest, DenseModelsNeedAShareToMakeInactive) {
   half.insert(half.end(), {"--sparsify", "0.5", "--json"});
   const RunResult run = RunSluice(half);
   ASSERT_EQ(run.exit_code, kOk) << run.err;
-  for (const json& layer : json::parse(run.out, nullptr, false)["layers"]) {
+  const json document = json::parse(run.out, nullptr, false);
+  for (const json& layer : document["layers"]) {
     EXPECT_NEAR(layer["sparsity"], 0.5, 0.01);
     EXPECT_GT(layer["threshold"], 0.0);
   }

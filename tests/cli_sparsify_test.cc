@@ -25,7 +25,7 @@ class SparsifyTest : public CliTest {
  protected:
   SparsifyTest() {
     std::string text;
-    for (int i = 0; i < 150; ++i) text += absl::StrFormat("line %d of a text; ", i * i);
+    for (int i = 0; i < 50; ++i) text += absl::StrFormat("line %d of a text; ", i * i);
     WriteFile(text_, text);
   }
   Arguments Sparsify(const std::string& in, const std::string& out, const Arguments& more = {}) {
