@@ -2,6 +2,7 @@
 #ifndef SLUICE_TESTS_FORMAT_TEST_FILES_H_
 #define SLUICE_TESTS_FORMAT_TEST_FILES_H_
 
+#include <functional>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -10,6 +11,17 @@
 #include "tests/tiny_sluice.h"
 
 namespace sluice {
+
+// Changes the directory record of an image.
+inline void EditDirectoryOf(SluiceImage& image, const std::function<void(Directory&)>& edit) {
+  const auto raw = image.ReadSection(SectionKind::kDirectory);
+  ByteReader reader(raw);
+  Directory directory = ReadDirectory(reader).value();
+  edit(directory);
+  ByteWriter out;
+  WriteDirectory(directory, out);
+  image.ReplaceSection(SectionKind::kDirectory, out.bytes());
+}
 
 class TinyFileTest : public testing::Test {
  protected:

@@ -30,15 +30,7 @@ struct Hostile {
 void PrintTo(const Hostile& hostile, std::ostream* out) { *out << hostile.name; }
 
 Edit EditDirectory(std::function<void(Directory&)> edit) {
-  return [edit = std::move(edit)](SluiceImage& image) {
-    const auto raw = image.ReadSection(SectionKind::kDirectory);
-    ByteReader reader(raw);
-    Directory directory = ReadDirectory(reader).value();
-    edit(directory);
-    ByteWriter out;
-    WriteDirectory(directory, out);
-    image.ReplaceSection(SectionKind::kDirectory, out.bytes());
-  };
+  return [edit = std::move(edit)](SluiceImage& image) { EditDirectoryOf(image, edit); };
 }
 Edit EditBundles(std::function<void(BundleLayout&)> edit) {
   return EditDirectory([edit = std::move(edit)](Directory& d) { edit(d.bundles); });

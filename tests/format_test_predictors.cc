@@ -23,15 +23,7 @@ class PredictedFileTest : public testing::Test {
     image_ = SluiceImage::Load(path_);
   }
 
-  void EditDirectory(const std::function<void(Directory&)>& edit) {
-    const auto raw = image_.ReadSection(SectionKind::kDirectory);
-    ByteReader reader(raw);
-    Directory directory = ReadDirectory(reader).value();
-    edit(directory);
-    ByteWriter out;
-    WriteDirectory(directory, out);
-    image_.ReplaceSection(SectionKind::kDirectory, out.bytes());
-  }
+  void EditDirectory(const std::function<void(Directory&)>& edit) { EditDirectoryOf(image_, edit); }
   template <typename T>
   void Store(SectionKind kind, size_t at, T value) {
     auto raw = image_.ReadSection(kind);
