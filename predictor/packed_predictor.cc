@@ -147,6 +147,41 @@ float PackedPredictor::ThresholdFor(double recall, const TrainingSamples& sample
   return *at;
 }
 
+double PackedPredictor::RecallError(float threshold, const TrainingSamples& samples,
+                                    DenseProducts& products) const {
+  constexpr size_t kMostStretches = 32, kLeastTokens = 64;  // neighbouring tokens are much alike
+  const size_t n_stretches = std::min(kMostStretches, samples.size() / kLeastTokens);
+  if (n_stretches < 2 || samples.n_active() == 0) return 0;
+  struct Stretch {
+    uint64_t n_active = 0, n_hits = 0;
+  };
+  std::vector<Stretch> stretches(n_stretches);
+  std::mutex mutex;
+  ForEach(samples, products, [&](size_t sample, std::span<const float> logits) {
+    const uint64_t* labels = samples.labels(sample);
+    Stretch one;
+    for (size_t i = 0; i < logits.size(); ++i) {
+      one.n_active += IsActive(labels, i);
+      one.n_hits += IsActive(labels, i) && logits[i] >= threshold;
+    }
+    const std::lock_guard lock(mutex);
+    Stretch& s = stretches[sample * n_stretches / samples.size()];
+    s.n_active += one.n_active;
+    s.n_hits += one.n_hits;
+  });
+  // Of a ratio of two sums over the stretches (Cochran, Sampling Techniques, sec. 2.11).
+  double hits = 0, squares = 0;
+  for (const Stretch& s : stretches) hits += static_cast<double>(s.n_hits);
+  const auto active = static_cast<double>(samples.n_active());
+  for (const Stretch& s : stretches) {
+    const double off =
+        static_cast<double>(s.n_hits) - hits / active * static_cast<double>(s.n_active);
+    squares += off * off;
+  }
+  const auto n = static_cast<double>(n_stretches);
+  return std::sqrt(squares * n / (n - 1)) / active;
+}
+
 uint32_t PackedPredictor::TopKFor(double recall, const TrainingSamples& samples,
                                   DenseProducts& products) const {
   std::mutex mutex;

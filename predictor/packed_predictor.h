@@ -57,6 +57,10 @@ class PackedPredictor {
 
   // The highest threshold that finds at least this share of all active neurons.
   float ThresholdFor(double recall, const TrainingSamples& samples, DenseProducts& products) const;
+  // How far the recall at a threshold may be off for other text of the kind: the standard error of
+  // its mean over stretches of the samples. 0 if there are too few for two stretches.
+  double RecallError(float threshold, const TrainingSamples& samples,
+                     DenseProducts& products) const;
   // The least k such that the k neurons of highest logit of each token have that share.
   uint32_t TopKFor(double recall, const TrainingSamples& samples, DenseProducts& products) const;
   PredictorQuality Judge(float threshold, const TrainingSamples& samples,

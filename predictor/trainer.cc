@@ -173,7 +173,12 @@ absl::StatusOr<Candidate> Training::Judge(const LowRankMlp& mlp) {
         "training diverges at a rate of %g; the weights are not finite any more", options_.rate));
   }
   const PackedPredictor packed(raw);
-  const float threshold = packed.ThresholdFor(options_.recall, validation_, products_);
+  // Twice the error above what is asked for, so that it holds for other text too; but at most half
+  // way to finding all, where there are few samples.
+  float threshold = packed.ThresholdFor(options_.recall, validation_, products_);
+  const double error = packed.RecallError(threshold, validation_, products_);
+  const double margin = std::min(2 * error, (1 - options_.recall) / 2);
+  threshold = packed.ThresholdFor(options_.recall + margin, validation_, products_);
   return Candidate{mlp, packed.Unpack(threshold), packed.Judge(threshold, validation_, products_)};
 }
 

@@ -31,7 +31,9 @@ struct TrainProgress {
 };
 
 struct TrainerOptions {
-  double recall = 0.95;        // at least; the threshold is chosen for it
+  // The threshold is chosen for this and a margin, by how much recall varies over the samples kept
+  // apart; so other text of the kind is likely to have it too.
+  double recall = 0.95;
   double density_ratio = 2.0;  // predicted / true density, at most if the size allows
   uint64_t max_bytes = 0;      // of the packed predictor; at least a rank of 32 is taken
   uint64_t seed = 0;

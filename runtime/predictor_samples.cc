@@ -15,7 +15,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kValidationShare = 16;  // one training sequence in so many
+constexpr size_t kValidationShare = 10;  // one training sequence in so many
 
 // Keeps the samples of a range of layers from what passes by.
 class Collector : public FfnObserver {

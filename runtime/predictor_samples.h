@@ -26,7 +26,7 @@ struct SampleText {
   bool held_out = false;
 };
 
-// Of one layer. One training sequence in 16 goes to `validation`, whole: neighbouring tokens have
+// Of one layer. One training sequence in ten goes to `validation`, whole: neighbouring tokens have
 // much in common.
 struct LayerSamples {
   TrainingSamples train, validation, held_out;

@@ -83,8 +83,8 @@ TEST_F(TrainingTest, EverySequenceGivesItsTokensToOnePart) {
   ASSERT_EQ(samples.size(), 3u);
   for (const LayerSamples& s : samples) {
     EXPECT_EQ(s.held_out.size(), kSequences / 8 * kLength);
-    EXPECT_EQ(s.validation.size(), 2 * kLength);  // one of 16 of the other 35
-    EXPECT_EQ(s.train.size(), 33 * kLength);
+    EXPECT_EQ(s.validation.size(), 3 * kLength);  // one in ten of the other 35
+    EXPECT_EQ(s.train.size(), 32 * kLength);
     EXPECT_GT(s.train.density(), 0.0);
     EXPECT_LT(s.train.density(), 0.5);
   }
