@@ -31,9 +31,10 @@ def run_fio(options, rw, bs, depth):
     memory = ["--mem=shmhuge"] if free_huge_pages() >= 16 else []
     report = run_json([options.fio, *memory, "--name=x", f"--filename={options.file}", f"--rw={rw}",
                        f"--bs={bs}", f"--iodepth={depth}", f"--size={options.size}",
-                       f"--runtime={options.runtime}", "--time_based", "--ramp_time=0.25",
-                       "--direct=1", "--ioengine=io_uring", *batch, "--readonly",
-                       "--lat_percentiles=1", "--output-format=json"])
+                       # Not "0.6": to fio that is none, and it reads on to the end of the file.
+                       f"--runtime={round(options.runtime * 1000)}ms", "--time_based",
+                       "--ramp_time=250ms", "--direct=1", "--ioengine=io_uring", *batch,
+                       "--readonly", "--lat_percentiles=1", "--output-format=json"])
     read = report["jobs"][0]["read"]
     return {"mb": read["bw_bytes"] / 1e6, "p50": read["lat_ns"]["percentile"]["50.000000"] / 1e3,
             "cpu": (report["jobs"][0]["usr_cpu"] + report["jobs"][0]["sys_cpu"]) / 100
