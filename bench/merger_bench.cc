@@ -1,9 +1,11 @@
 // The read merger on the misses of a recorded trace, against one read per bundle and against whole
-// blobs: modelled time, and real time through the I/O thread that the decoder uses. The three ways
-// alternate, token by token, so that a machine that slows down slows all of them.
+// blobs: modelled time, and real time through the I/O thread that the decoder uses, until every
+// bundle is in its cache slot: from a whole blob each is copied there once the blob has landed. The
+// three ways alternate, layer by layer, so that a machine that slows down slows all of them.
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,6 +36,12 @@ struct Reader {
   std::unique_ptr<TimedReader> reader;
   std::vector<double> ms;  // of a token, all its layers
   double modelled_ms = 0;
+};
+
+// The blobs that hold the bundles of a batch.
+struct WholeBlobs {
+  std::vector<IoRequest> reads;  // tagged with their index
+  std::vector<size_t> first;     // by blob: its first bundle in the batch; and the end of the last
 };
 
 class MergerBench {
@@ -67,14 +75,17 @@ class MergerBench {
       for (uint32_t l = 0; l < trace_.n_layers(); ++l) {
         const std::vector<IoRequest> reads = Copy(replay->Next(t, l));
         if (t < warm || reads.empty()) continue;
-        const std::vector<IoRequest> blobs = WholeBlobs(l, reads);
+        const WholeBlobs blobs = BlobsOf(l, reads);
         for (int i = 0; i < kWays; ++i) {
-          const auto way = static_cast<Way>((t + l + static_cast<uint32_t>(i)) % kWays);
-          SLUICE_ASSIGN_OR_RETURN(const double took,
-                                  readers_[way].reader->TimeMs(way == kBlobs ? blobs : reads));
+          // Also in the other direction, so that none has always the same one before it.
+          const auto step = static_cast<uint32_t>((t + l) % 2 == 0 ? i : kWays - i);
+          const auto way = static_cast<Way>((t + l / 2 + step) % kWays);
+          SLUICE_ASSIGN_OR_RETURN(const double took, way == kBlobs
+                                                         ? TimeBlobs(blobs, reads)
+                                                         : readers_[way].reader->TimeMs(reads));
           ms[way] += took;
         }
-        AddModelled(model, reads, blobs);
+        AddModelled(model, reads, blobs.reads);
       }
       for (int w = 0; t >= warm && w < kWays; ++w) readers_[w].ms.push_back(ms[w]);
     }
@@ -104,18 +115,30 @@ class MergerBench {
     return absl::OkStatus();
   }
 
-  std::vector<IoRequest> WholeBlobs(uint32_t layer, std::span<const IoRequest> reads) {
+  WholeBlobs BlobsOf(uint32_t layer, std::span<const IoRequest> reads) {
     const BundleLayout& b = file_.bundles();
-    std::vector<IoRequest> blobs;
-    for (const IoRequest& r : reads) {
-      const uint64_t begin = b.layer_offsets[layer];
-      const uint64_t at = (r.offset - begin) / b.blob_bytes * b.blob_bytes;
-      if (!blobs.empty() && blobs.back().offset == begin + at) continue;
+    const uint64_t begin = b.layer_offsets[layer];
+    WholeBlobs blobs;
+    for (size_t i = 0; i < reads.size(); ++i) {
+      const uint64_t at = (reads[i].offset - begin) / b.blob_bytes * b.blob_bytes;
+      if (!blobs.reads.empty() && blobs.reads.back().offset == begin + at) continue;
       const auto length =
           static_cast<uint32_t>(std::min(b.blob_bytes, file_.file_size() / 512 * 512 - begin - at));
-      blobs.push_back({begin + at, length, blobs_.data() + at, 0});
+      blobs.reads.push_back(
+          {begin + at, length, blobs_.data() + at, static_cast<uint32_t>(blobs.first.size())});
+      blobs.first.push_back(i);
     }
+    blobs.first.push_back(reads.size());
     return blobs;
+  }
+
+  absl::StatusOr<double> TimeBlobs(const WholeBlobs& blobs, std::span<const IoRequest> reads) {
+    return readers_[kBlobs].reader->TimeMs(blobs.reads, [&](uint32_t tag) {
+      const IoRequest& blob = blobs.reads[tag];
+      for (size_t i = blobs.first[tag]; i < blobs.first[tag + 1]; ++i) {
+        std::memcpy(reads[i].dst, blob.dst + (reads[i].offset - blob.offset), reads[i].length);
+      }
+    });
   }
 
   void AddModelled(ReadMerger& model, std::span<const IoRequest> reads,

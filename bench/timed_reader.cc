@@ -67,7 +67,8 @@ absl::StatusOr<std::unique_ptr<TimedReader>> TimedReader::Open(
   return std::unique_ptr<TimedReader>(new TimedReader(std::move(started)));
 }
 
-absl::StatusOr<double> TimedReader::TimeMs(std::span<const IoRequest> reads) {
+absl::StatusOr<double> TimedReader::TimeMs(std::span<const IoRequest> reads,
+                                           absl::FunctionRef<void(uint32_t tag)> landed) {
   const uint64_t begin_ns = NowNs();
   if (!thread_->Submit(reads, IoPriority::kDemand)) {
     return absl::ResourceExhaustedError("a layer has more reads than the queue holds");
@@ -78,6 +79,7 @@ absl::StatusOr<double> TimedReader::TimeMs(std::span<const IoRequest> reads) {
     const size_t n = thread_->Poll(done);
     for (const IoCompletion& c : std::span(done).first(n)) {
       if (c.error != 0) return ErrnoStatus(c.error, "a read of the model");
+      landed(c.tag);
     }
   }
   return static_cast<double>(NowNs() - begin_ns) / 1e6;

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "io/emulated_device.h"
 #include "io/io_thread.h"
@@ -45,8 +46,11 @@ class TimedReader {
       const StorageFile& storage, const BenchDevice& device, std::unique_ptr<ReadMerger> merger,
       std::span<const std::span<std::byte>> buffers);
 
-  // From the submission of the batch to its last completion, in milliseconds.
-  absl::StatusOr<double> TimeMs(std::span<const IoRequest> reads);
+  // From the submission of the batch to its last completion, in milliseconds. `landed` is called
+  // with the tag of each read as it is there, within that time.
+  absl::StatusOr<double> TimeMs(
+      std::span<const IoRequest> reads,
+      absl::FunctionRef<void(uint32_t tag)> landed = [](uint32_t) {});
 
  private:
   explicit TimedReader(std::unique_ptr<IoThread> thread) : thread_(std::move(thread)) {}
