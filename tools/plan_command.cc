@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -194,11 +195,12 @@ class Planner {
     request.stop = stop;
     // A small model makes its tokens in no time; a second of them says more.
     const uint64_t end_ns = NowNs() + 1'500'000'000;
-    int64_t n_tokens = 0;
-    SLUICE_ASSIGN_OR_RETURN(const GenerationResult result,
-                            Generate(*decoder, *tokenizer_, request, [&](int32_t) {
-                              return ++n_tokens < flags_.run_tokens || NowNs() < end_ns;
-                            }));
+    std::vector<TokenMark> marks;
+    SLUICE_ASSIGN_OR_RETURN(
+        const GenerationResult result, Generate(*decoder, *tokenizer_, request, [&](int32_t) {
+          marks.push_back({NowNs(), decoder->stats().stall_ns});
+          return std::ssize(marks) < flags_.run_tokens || marks.back().ns < end_ns;
+        }));
     if (result.stop == StopReason::kInterrupted) return absl::CancelledError("interrupted");
     MeasuredRun run;
     SLUICE_ASSIGN_OR_RETURN(
@@ -211,6 +213,7 @@ class Planner {
     run.load_ns = load_ns;
     run.prefill_compute_ns = static_cast<double>(result.prefill.compute_ns()) /
                              static_cast<double>(result.prefill.tokens);
+    SetTokenTime(marks, run);
     Note(budget, result, run);
     return run;
   }
@@ -230,11 +233,30 @@ class Planner {
     return prompt;
   }
 
-  void Note(uint64_t budget, const GenerationResult& result, MeasuredRun& run) {
+  // When a token was out, and how long reads had been waited for until then.
+  struct TokenMark {
+    uint64_t ns = 0, stall_ns = 0;
+  };
+  // Medians over the tokens after the first quarter, with which the cache was warmed: one token
+  // that something else disturbed must not count as much as all others together.
+  static void SetTokenTime(std::span<const TokenMark> marks, MeasuredRun& run) {
+    std::vector<uint64_t> token_ns, compute_ns;
+    for (size_t i = std::max<size_t>(marks.size() / 4, 1); i < marks.size(); ++i) {
+      token_ns.push_back(marks[i].ns - marks[i - 1].ns);
+      compute_ns.push_back(token_ns.back() - (marks[i].stall_ns - marks[i - 1].stall_ns));
+    }
+    const auto median = [](std::vector<uint64_t>& v) {
+      if (v.empty()) return 0.0;
+      std::nth_element(v.begin(), v.begin() + std::ssize(v) / 2, v.end());
+      return static_cast<double>(v[v.size() / 2]);
+    };
+    run.token_ns = median(token_ns);
+    run.compute_ns = median(compute_ns);
+  }
+
+  void Note(uint64_t budget, const GenerationResult& result, const MeasuredRun& run) {
     const PhaseCost& decode = result.decode;
     const auto n = static_cast<double>(std::max<uint64_t>(decode.tokens, 1));
-    run.token_ns = static_cast<double>(decode.wall_ns) / n;
-    run.compute_ns = run.token_ns - static_cast<double>(decode.decoder.stall_ns) / n;
     report_.measured.push_back(absl::StrFormat(
         "%s: %.2f tokens/s, compute %.2f ms, %.1f MB from flash a token, over %u tokens",
         FormatBytes(budget), decode.tokens_per_second(), run.compute_ns / 1e6,
