@@ -85,17 +85,22 @@ class GgufSource : public ImportedSource {
     SLUICE_RETURN_IF_ERROR(ReadDimensions(keys));
     SLUICE_RETURN_IF_ERROR(ReadActivation(options));
     ListTensors();
+    PlacePositions();
     SLUICE_RETURN_IF_ERROR(ReadVocabulary(keys));
     SLUICE_RETURN_IF_ERROR(ReadRope(keys));
     return Check();
   }
 
  private:
-  absl::Status CheckArchitecture() const {
-    if (config_.architecture == "llama" || config_.architecture == "qwen2") return absl::OkStatus();
-    return absl::UnimplementedError(
-        absl::StrFormat("%s: the architecture is \"%s\"; Sluice runs \"llama\" and \"qwen2\"",
-                        path_, config_.architecture));
+  absl::Status CheckArchitecture() {
+    for (const char* known : {"llama", "qwen2", "opt", "nemotron", "arcee"}) {
+      if (config_.architecture != known) continue;
+      implied_activation_ = ApplyArchitecture(config_);
+      return absl::OkStatus();
+    }
+    return absl::UnimplementedError(absl::StrFormat(
+        "%s: the architecture is \"%s\"; Sluice runs llama, qwen2, opt, nemotron and arcee", path_,
+        config_.architecture));
   }
 
   // Keys of relatives of the Llama family that change the computation, with the value that does
@@ -161,7 +166,12 @@ class GgufSource : public ImportedSource {
           "%s: keys of %d and values of %d elements a head; Sluice needs them equal", path_,
           config_.head_dim, value_length));
     }
-    SLUICE_RETURN_IF_ERROR(keys.Read("attention.layer_norm_rms_epsilon", config_.rms_epsilon));
+    if (config_.norm == NormKind::kRms) {
+      SLUICE_RETURN_IF_ERROR(keys.Read("attention.layer_norm_rms_epsilon", config_.norm_epsilon));
+    } else {  // 1e-5 in all of them; PowerInfer's converter does not say
+      SLUICE_RETURN_IF_ERROR(
+          keys.ReadOptional("attention.layer_norm_epsilon", config_.norm_epsilon));
+    }
     uint32_t window = 0;
     SLUICE_RETURN_IF_ERROR(keys.ReadOptional("attention.sliding_window", window));
     if (auto note = LimitContextToWindow(window, config_)) warnings_.push_back(*std::move(note));
@@ -169,7 +179,7 @@ class GgufSource : public ImportedSource {
   }
 
   absl::Status ReadActivation(const ImportOptions& options) {
-    std::optional<Activation> stated;
+    std::optional<Activation> stated = implied_activation_;
     // The flag overrides a name that is not known as well.
     if (file_->Has(kActivationKey) && !options.activation) {
       SLUICE_ASSIGN_OR_RETURN(const std::string name, file_->GetString(kActivationKey));
@@ -188,10 +198,26 @@ class GgufSource : public ImportedSource {
 
   void ListTensors() {
     for (const GgufTensor& t : file_->tensors()) AddTensor({t.name, t.type, t.shape});
-    config_.rope_style =
-        config_.architecture == "llama" ? RopeStyle::kInterleaved : RopeStyle::kHalf;
+    const bool interleaved = config_.architecture == "llama" || config_.architecture == "arcee";
+    config_.rope_style = interleaved ? RopeStyle::kInterleaved : RopeStyle::kHalf;
     config_.tied_head = Find("output.weight") == nullptr;
+    if (config_.architecture == "opt") return;  // always with biases
     config_.qkv_bias = Find("blk.0.attn_q.bias") != nullptr;
+    if (config_.gated) return;  // never with others
+    config_.o_bias = Find("blk.0.attn_output.bias") != nullptr;
+    config_.ffn_bias = Find("blk.0.ffn_up.bias") != nullptr;
+  }
+
+  // See the header. Check() says what does not fit.
+  void PlacePositions() {
+    constexpr uint32_t kPowerInferContext = 2048 + kPaddingPositions;
+    const SourceTensor* positions = Find(kPositions);
+    if (!config_.learned_positions || positions == nullptr || positions->shape.size() != 2) return;
+    uint32_t& context = config_.context_length;
+    if (positions->shape[0] == context && context == kPowerInferContext) {
+      context -= kPaddingPositions;
+    }
+    if (positions->shape[0] == uint64_t{context} + kPaddingPositions) DropPaddingPositions();
   }
 
   absl::Status ReadVocabulary(const ArchKeys& keys) {
@@ -216,15 +242,19 @@ class GgufSource : public ImportedSource {
     SLUICE_RETURN_IF_ERROR(keys.ReadOptional("rope.freq_base", config_.rope_base));
     uint32_t rotated = config_.head_dim;
     SLUICE_RETURN_IF_ERROR(keys.ReadOptional("rope.dimension_count", rotated));
-    if (rotated != config_.head_dim) {
+    if (config_.learned_positions) rotated = 0;
+    const bool in_part = !config_.gated && rotated < config_.head_dim;
+    if (rotated != config_.head_dim && !in_part) {
       return absl::UnimplementedError(absl::StrFormat(
-          "%s: only %d of the %d elements of a head are rotated; Sluice rotates whole heads", path_,
-          rotated, config_.head_dim));
+          "%s: %d of the %d elements of a head are rotated; Sluice rotates whole heads of this "
+          "architecture",
+          path_, rotated, config_.head_dim));
     }
+    config_.unrotated = config_.head_dim - rotated;
     // Bounds what the divisors of a damaged file may take.
     SLUICE_RETURN_IF_ERROR(Annotate(ValidateConfig(config_), path_));
     SLUICE_ASSIGN_OR_RETURN(const float factor, RopeFactor(keys));
-    absl::StatusOr<std::vector<float>> divisors = LinearRopeDivisors(factor, config_.head_dim);
+    absl::StatusOr<std::vector<float>> divisors = LinearRopeDivisors(factor, config_.rope_dim());
     SLUICE_RETURN_IF_ERROR(Annotate(divisors.status(), path_));
     return SetRopeDivisors(*std::move(divisors));
   }
@@ -248,6 +278,7 @@ class GgufSource : public ImportedSource {
   }
 
   std::unique_ptr<GgufFile> file_;
+  std::optional<Activation> implied_activation_;
 };
 
 }  // namespace

@@ -34,17 +34,22 @@ class ConfigReader {
  private:
   absl::Status CheckModelType() {
     const std::string type(StringMember(root_, "model_type"));
-    if (type == "llama" || type == "mistral" || type == "qwen2") {
-      c_.architecture = type == "qwen2" ? "qwen2" : "llama";
+    for (const char* known : {"llama", "mistral", "qwen2", "opt", "nemotron", "arcee"}) {
+      if (type != known) continue;
+      c_.architecture = type == "mistral" ? "llama" : type;
       model_type_ = type;
       c_.name = StringMember(root_, "_name_or_path");
+      implied_activation_ = ApplyArchitecture(c_);
+      if (type == "nemotron") rotated_ = 0.5f;  // where the file does not say
       return absl::OkStatus();
     }
     return absl::UnimplementedError(absl::StrFormat(
-        "%s: model_type is \"%s\"; Sluice imports llama, mistral and qwen2. Relatives with other "
-        "names scale, normalise or gate differently, so reading one as llama would ruin its text",
+        "%s: model_type is \"%s\"; Sluice imports llama, mistral, qwen2, opt, nemotron and arcee. "
+        "Relatives with other names scale, normalise or gate differently, so reading one as llama "
+        "would ruin its text",
         path_, type));
   }
+  bool is_opt() const { return model_type_ == "opt"; }
 
   absl::Status CheckForeignFields() {
     if (FindMember(root_, "quantization_config") != nullptr) {
@@ -59,26 +64,57 @@ class ConfigReader {
             "%s: %s: the model is a mixture of experts, which Sluice does not run", path_, key));
       }
     }
+    if (is_opt()) SLUICE_RETURN_IF_ERROR(CheckOpt());
     return CheckRotation(root_);
   }
 
+  // What some of the family do otherwise, OPT-350m above all.
+  absl::Status CheckOpt() {
+    uint32_t hidden = 0, projected = 0;
+    SLUICE_RETURN_IF_ERROR(ReadCount("hidden_size", hidden));
+    projected = hidden;
+    SLUICE_RETURN_IF_ERROR(ReadCount("word_embed_proj_dim", projected));
+    if (projected != hidden) {
+      return absl::UnimplementedError(absl::StrFormat(
+          "%s: word_embed_proj_dim is %d and hidden_size %d: Sluice does not project embeddings; "
+          "take an OPT model other than 350m",
+          path_, projected, hidden));
+    }
+    struct Flag {
+      const char* key;
+      bool value;  // that Sluice implements, and the default
+    };
+    for (const Flag& flag :
+         {Flag{"do_layer_norm_before", true}, Flag{"enable_bias", true},
+          Flag{"layer_norm_elementwise_affine", true}, Flag{"_remove_final_layer_norm", false}}) {
+      bool value = flag.value;
+      SLUICE_RETURN_IF_ERROR(ReadMember(root_, flag.key, path_, value));
+      if (value == flag.value) continue;
+      return absl::UnimplementedError(
+          absl::StrFormat("%s: %s is %s, which Sluice does not implement; OPT models other than "
+                          "350m have it otherwise",
+                          path_, flag.key, value ? "true" : "false"));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status CheckRotation(const json& object) {
-    float rotated = 1.0f;
-    SLUICE_RETURN_IF_ERROR(ReadNumber(object, "partial_rotary_factor", rotated));
-    if (rotated == 1.0f) return absl::OkStatus();
+    SLUICE_RETURN_IF_ERROR(ReadNumber(object, "partial_rotary_factor", rotated_));
+    if (model_type_ == "nemotron" && rotated_ > 0.0f && rotated_ <= 1.0f) return absl::OkStatus();
+    if (rotated_ == 1.0f) return absl::OkStatus();
     return absl::UnimplementedError(absl::StrFormat(
-        "%s: partial_rotary_factor is %g; Sluice rotates whole heads", path_, rotated));
+        "%s: partial_rotary_factor is %g; Sluice rotates whole heads", path_, rotated_));
   }
 
   absl::Status ReadDimensions() {
     SLUICE_RETURN_IF_ERROR(NeedCount("hidden_size", c_.d_model));
-    SLUICE_RETURN_IF_ERROR(NeedCount("intermediate_size", c_.d_ff));
+    SLUICE_RETURN_IF_ERROR(NeedCount(is_opt() ? "ffn_dim" : "intermediate_size", c_.d_ff));
     SLUICE_RETURN_IF_ERROR(NeedCount("num_hidden_layers", c_.n_layers));
     SLUICE_RETURN_IF_ERROR(NeedCount("num_attention_heads", c_.n_heads));
     SLUICE_RETURN_IF_ERROR(NeedCount("max_position_embeddings", c_.context_length));
     if (c_.n_heads == 0) return Bad("num_attention_heads is 0");
     c_.n_kv_heads = c_.n_heads;
-    if (model_type_ == "llama") {
+    if (model_type_ == "llama" || !c_.gated) {
       SLUICE_RETURN_IF_ERROR(ReadCount("num_key_value_heads", c_.n_kv_heads));
     } else {
       SLUICE_RETURN_IF_ERROR(NeedCount("num_key_value_heads", c_.n_kv_heads));
@@ -86,20 +122,31 @@ class ConfigReader {
     c_.head_dim = c_.d_model / c_.n_heads;
     SLUICE_RETURN_IF_ERROR(ReadCount("head_dim", c_.head_dim));
     SLUICE_RETURN_IF_ERROR(ReadCount("vocab_size", c_.vocab_size));
-    c_.rms_epsilon = 1e-6f;  // what all three types take when the file does not say
-    SLUICE_RETURN_IF_ERROR(ReadNumber(root_, "rms_norm_eps", c_.rms_epsilon));
+    // What the types take when the file does not say; OPT never says.
+    c_.norm_epsilon = c_.gated ? 1e-6f : 1e-5f;
+    const char* epsilon = c_.norm == NormKind::kLayer ? "norm_eps" : "rms_norm_eps";
+    if (!is_opt()) SLUICE_RETURN_IF_ERROR(ReadNumber(root_, epsilon, c_.norm_epsilon));
+    if (!c_.gated && !is_opt()) SLUICE_RETURN_IF_ERROR(ReadBiases());
+    c_.tied_head = is_opt();
     return ReadMember(root_, "tie_word_embeddings", path_, c_.tied_head);
   }
 
+  absl::Status ReadBiases() {
+    SLUICE_RETURN_IF_ERROR(ReadMember(root_, "attention_bias", path_, c_.qkv_bias));
+    c_.o_bias = c_.qkv_bias;
+    return ReadMember(root_, "mlp_bias", path_, c_.ffn_bias);
+  }
+
   absl::Status ReadActivation(const ImportOptions& options) {
+    const char* key = is_opt() ? "activation_function" : "hidden_act";
     std::string name;
-    SLUICE_RETURN_IF_ERROR(ReadMember(root_, "hidden_act", path_, name));
+    SLUICE_RETURN_IF_ERROR(ReadMember(root_, key, path_, name));
     if (name == "swish") name = "silu";  // two names of one function
-    std::optional<Activation> stated;
+    std::optional<Activation> stated = implied_activation_;
     // The flag overrides a name that is not known as well.
     if (!name.empty() && !options.activation) {
       const absl::StatusOr<Activation> activation = ParseActivation(name);
-      SLUICE_RETURN_IF_ERROR(Annotate(activation.status(), absl::StrCat(path_, ": hidden_act")));
+      SLUICE_RETURN_IF_ERROR(Annotate(activation.status(), absl::StrCat(path_, ": ", key)));
       stated = *activation;
     }
     std::optional<float> threshold;
@@ -117,7 +164,7 @@ class ConfigReader {
     const json* scaling = nullptr;  // the object that gives the type
     for (const char* key : {"rope_parameters", "rope_scaling"}) {
       const json* object = FindMember(root_, key);
-      if (object == nullptr) continue;
+      if (object == nullptr || c_.learned_positions) continue;
       SLUICE_RETURN_IF_ERROR(CheckRopeObject(key, *object));
       if (key == std::string_view("rope_parameters")) {
         SLUICE_RETURN_IF_ERROR(ReadNumber(*object, "rope_theta", c_.rope_base));
@@ -126,6 +173,8 @@ class ConfigReader {
       SLUICE_ASSIGN_OR_RETURN(type, RopeType(*object));
       scaling = object;
     }
+    const double rotated = c_.learned_positions ? 0.0 : static_cast<double>(rotated_);
+    c_.unrotated = c_.head_dim - static_cast<uint32_t>(rotated * c_.head_dim);
     // Bounds what the divisors of a damaged file may take; the vocabulary is settled later.
     ModelConfig bounded = c_;
     if (bounded.vocab_size == 0) bounded.vocab_size = 1;
@@ -162,7 +211,7 @@ class ConfigReader {
   absl::Status ReadLinear(const json& scaling) {
     float factor = 0.0f;
     SLUICE_RETURN_IF_ERROR(ReadNumber(scaling, "factor", factor));
-    absl::StatusOr<std::vector<float>> divisors = LinearRopeDivisors(factor, c_.head_dim);
+    absl::StatusOr<std::vector<float>> divisors = LinearRopeDivisors(factor, c_.rope_dim());
     SLUICE_RETURN_IF_ERROR(Annotate(divisors.status(), path_));
     out_.rope_divisors = *std::move(divisors);
     return absl::OkStatus();
@@ -181,7 +230,7 @@ class ConfigReader {
           "and original_max_position_embeddings >= 1");
     }
     out_.rope_divisors =
-        Llama3RopeDivisors({factor, low, high, original}, c_.rope_base, c_.head_dim);
+        Llama3RopeDivisors({factor, low, high, original}, c_.rope_base, c_.rope_dim());
     return absl::OkStatus();
   }
 
@@ -225,6 +274,8 @@ class ConfigReader {
   const json& root_;
   const std::string& path_;
   std::string model_type_;
+  std::optional<Activation> implied_activation_;
+  float rotated_ = 1.0f;  // share of a head that RoPE turns
   HfConfig out_;
   ModelConfig& c_ = out_.model;
 };
@@ -237,11 +288,11 @@ absl::StatusOr<HfConfig> ParseHfConfig(std::string_view text, const std::string&
   return ConfigReader(root, path).Read(options);
 }
 
-std::vector<float> Llama3RopeDivisors(const Llama3Scaling& s, double rope_base, uint32_t head_dim) {
+std::vector<float> Llama3RopeDivisors(const Llama3Scaling& s, double rope_base, uint32_t rope_dim) {
   std::vector<float> divisors;
-  for (uint32_t i = 0; i < head_dim / 2; ++i) {
+  for (uint32_t i = 0; i < rope_dim / 2; ++i) {
     const double wavelength =
-        2.0 * std::numbers::pi * std::pow(rope_base, 2.0 * i / static_cast<double>(head_dim));
+        2.0 * std::numbers::pi * std::pow(rope_base, 2.0 * i / static_cast<double>(rope_dim));
     const double turns = s.original_context / wavelength;
     double divisor = s.factor;
     if (turns > s.high_freq_factor) {

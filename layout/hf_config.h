@@ -1,7 +1,7 @@
-// config.json of a Hugging Face folder: model types llama, mistral and qwen2.
+// config.json of a Hugging Face folder: model types llama, mistral, qwen2, opt, nemotron and arcee.
 //
 // What would change the text and is not implemented (other model types, experts, quantised
-// checkpoints, partial rotation, YaRN, ...) is refused by name.
+// checkpoints, partial rotation but for nemotron, YaRN, ...) is refused by name.
 #ifndef SLUICE_LAYOUT_HF_CONFIG_H_
 #define SLUICE_LAYOUT_HF_CONFIG_H_
 
@@ -17,10 +17,10 @@
 namespace sluice {
 
 struct HfConfig {
-  // tied_head is what the file says, qkv_bias what the tensors will say. vocab_size is the file's
-  // and may be 0: the embedding has the last word.
+  // tied_head is what the file says, qkv_bias of a gated model what the tensors will say.
+  // vocab_size is the file's and may be 0: the embedding has the last word.
   ModelConfig model;
-  std::vector<float> rope_divisors;  // head_dim / 2 of them; empty without RoPE scaling
+  std::vector<float> rope_divisors;  // rope_dim / 2 of them; empty without RoPE scaling
   std::vector<std::string> warnings;
 };
 
@@ -35,7 +35,7 @@ struct Llama3Scaling {
   double factor = 0, low_freq_factor = 0, high_freq_factor = 0, original_context = 0;
 };
 std::vector<float> Llama3RopeDivisors(const Llama3Scaling& scaling, double rope_base,
-                                      uint32_t head_dim);
+                                      uint32_t rope_dim);
 
 }  // namespace sluice
 

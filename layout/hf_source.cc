@@ -35,6 +35,7 @@ struct NamePair {
 constexpr NamePair kGlobalNames[] = {
     {"model.embed_tokens.weight", "token_embd.weight"},
     {"model.norm.weight", "output_norm.weight"},
+    {"model.norm.bias", "output_norm.bias"},
     {"lm_head.weight", "output.weight"},
 };
 constexpr NamePair kLayerNames[] = {
@@ -44,26 +45,53 @@ constexpr NamePair kLayerNames[] = {
     {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
     {"mlp.down_proj", "ffn_down"},
 };
+// Some checkpoints have "model." before all of these.
+constexpr NamePair kOptGlobalNames[] = {
+    {"decoder.embed_tokens.weight", "token_embd.weight"},
+    {"decoder.embed_positions.weight", "position_embd.weight"},
+    {"decoder.final_layer_norm.weight", "output_norm.weight"},
+    {"decoder.final_layer_norm.bias", "output_norm.bias"},
+    {"lm_head.weight", "output.weight"},
+};
+constexpr NamePair kOptLayerNames[] = {
+    {"self_attn_layer_norm", "attn_norm"},
+    {"self_attn.q_proj", "attn_q"},
+    {"self_attn.k_proj", "attn_k"},
+    {"self_attn.v_proj", "attn_v"},
+    {"self_attn.out_proj", "attn_output"},
+    {"final_layer_norm", "ffn_norm"},
+    {"fc1", "ffn_up"},
+    {"fc2", "ffn_down"},
+};
+
+// The names of a kind of checkpoint.
+struct NameTable {
+  NamePair prefix;  // of tensors of layers
+  std::span<const NamePair> globals, layers;
+};
+constexpr NameTable kNames = {{"model.layers.", "blk."}, kGlobalNames, kLayerNames};
+constexpr NameTable kOptNames = {{"decoder.layers.", "blk."}, kOptGlobalNames, kOptLayerNames};
 
 // Translates one form of a name into the other: with `to_canonical`
 // "model.layers.3.mlp.up_proj.bias" into "blk.3.ffn_up.bias", else back. Unknown names stay, so
 // that the check of the table names them as the folder does.
-std::string Translate(const std::string& name, bool to_canonical) {
+std::string Translate(const NameTable& table, const std::string& name, bool to_canonical) {
   const auto from = [&](const NamePair& n) { return to_canonical ? n.hf : n.canonical; };
   const auto to = [&](const NamePair& n) { return to_canonical ? n.canonical : n.hf; };
-  for (const NamePair& n : kGlobalNames) {
+  for (const NamePair& n : table.globals) {
     if (name == from(n)) return std::string(to(n));
   }
-  constexpr NamePair kPrefix = {"model.layers.", "blk."};
   const std::string_view text = name;
-  const size_t number = from(kPrefix).size();
+  const size_t number = from(table.prefix).size();
   const size_t part = text.find('.', number);
   const size_t suffix = text.rfind('.');
-  if (!text.starts_with(from(kPrefix)) || part == std::string::npos || suffix <= part) return name;
-  for (const NamePair& n : kLayerNames) {
+  if (!text.starts_with(from(table.prefix)) || part == std::string::npos || suffix <= part) {
+    return name;
+  }
+  for (const NamePair& n : table.layers) {
     if (text.substr(part + 1, suffix - part - 1) == from(n)) {
-      return absl::StrFormat("%s%s.%s%s", to(kPrefix), text.substr(number, part - number), to(n),
-                             text.substr(suffix));
+      return absl::StrFormat("%s%s.%s%s", to(table.prefix), text.substr(number, part - number),
+                             to(n), text.substr(suffix));
     }
   }
   return name;
@@ -82,6 +110,8 @@ class HfSource : public ImportedSource {
     if (config_.name.empty()) config_.name = FolderName();
     SLUICE_RETURN_IF_ERROR(OpenShards());
     SLUICE_RETURN_IF_ERROR(ListTensors());
+    if (config_.learned_positions) SLUICE_RETURN_IF_ERROR(PlacePositions());
+    if (config_.architecture == "nemotron") SLUICE_RETURN_IF_ERROR(AddOneToNorms());
     SLUICE_RETURN_IF_ERROR(ReadVocabulary());
     SLUICE_RETURN_IF_ERROR(SetRopeDivisors(std::move(parsed.rope_divisors)));
     return Check();
@@ -181,7 +211,7 @@ class HfSource : public ImportedSource {
     for (const auto& file : files_) {
       for (const SafetensorsTensor& t : file->tensors()) {
         if (IsLeftOut(t.name)) continue;
-        std::string name = Translate(t.name, /*to_canonical=*/true);
+        std::string name = CanonicalName(t.name);
         if (Find(name) != nullptr) {
           return absl::DataLossError(
               absl::StrFormat("%s: tensor \"%s\" is also in another file", file->path(), t.name));
@@ -190,7 +220,20 @@ class HfSource : public ImportedSource {
         stored_.push_back({file.get(), &t});
       }
     }
-    config_.qkv_bias = Find("blk.0.attn_q.bias") != nullptr;
+    if (config_.gated) config_.qkv_bias = Find("blk.0.attn_q.bias") != nullptr;
+    return absl::OkStatus();
+  }
+
+  // The first two rows of OPT's positions are for padding. Check() says it if there are none.
+  absl::Status PlacePositions() {
+    const SourceTensor* positions = Find(kPositions);
+    if (positions == nullptr || positions->shape.size() != 2) return absl::OkStatus();
+    if (positions->shape[0] != uint64_t{config_.context_length} + kPaddingPositions) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: tensor \"%s\" has %d rows; max_position_embeddings is %d, and OPT has two rows more",
+          path_, StoredName(kPositions), positions->shape[0], config_.context_length));
+    }
+    DropPaddingPositions();
     return absl::OkStatus();
   }
 
@@ -213,9 +256,9 @@ class HfSource : public ImportedSource {
   absl::Status ReadVocabulary() {
     SLUICE_ASSIGN_OR_RETURN(const uint32_t rows, EmbeddingRows());
     if (config_.vocab_size != 0 && config_.vocab_size != rows) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("%s: vocab_size is %d, but model.embed_tokens.weight has %d rows",
-                          File("config.json"), config_.vocab_size, rows));
+      return absl::InvalidArgumentError(absl::StrFormat("%s: vocab_size is %d, but %s has %d rows",
+                                                        File("config.json"), config_.vocab_size,
+                                                        StoredName("token_embd.weight"), rows));
     }
     config_.vocab_size = rows;
     // Before the vocabulary is padded to a size that a damaged file may have chosen.
@@ -227,8 +270,18 @@ class HfSource : public ImportedSource {
     return absl::OkStatus();
   }
 
+  const NameTable& names() const { return config_.architecture == "opt" ? kOptNames : kNames; }
+
+  std::string CanonicalName(const std::string& name) {
+    constexpr std::string_view kPrefix = "model.";
+    const bool has_prefix = &names() == &kOptNames && name.starts_with("model.decoder.");
+    if (has_prefix) opt_prefix_ = kPrefix;
+    return Translate(names(), has_prefix ? name.substr(kPrefix.size()) : name,
+                     /*to_canonical=*/true);
+  }
   std::string StoredName(const std::string& name) const override {
-    return Translate(name, /*to_canonical=*/false);
+    const std::string stored = Translate(names(), name, /*to_canonical=*/false);
+    return stored.starts_with("decoder.") ? absl::StrCat(opt_prefix_, stored) : stored;
   }
 
   absl::Status ReadStored(size_t index, uint64_t offset, std::span<std::byte> dst) const override {
@@ -240,6 +293,7 @@ class HfSource : public ImportedSource {
   size_t n_tensors_ = 0;        // in all shards
   std::vector<Stored> stored_;  // by index in tensors()
   bool named_inv_freq_ = false;
+  std::string opt_prefix_;  // before "decoder.", if there is one
 };
 
 }  // namespace

@@ -23,7 +23,10 @@ struct ExpectedTensor {
 // Every tensor that a model of this config has; rope_freqs.weight aside, all are needed.
 std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& c) {
   const uint64_t d = c.d_model, ff = c.d_ff, q = c.q_dim(), kv = c.kv_dim(), v = c.vocab_size;
+  const bool layer_norm = c.norm == NormKind::kLayer;
   std::vector<ExpectedTensor> out = {{"token_embd.weight", {v, d}}, {"output_norm.weight", {d}}};
+  if (layer_norm) out.push_back({"output_norm.bias", {d}});
+  if (c.learned_positions) out.push_back({kPositions, {c.context_length, d}});
   if (!c.tied_head) out.push_back({"output.weight", {v, d}});
   for (uint32_t layer = 0; layer < c.n_layers; ++layer) {
     const auto add = [&](std::string_view part, std::vector<uint64_t> shape) {
@@ -39,10 +42,19 @@ std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& c) {
       add("attn_k.bias", {kv});
       add("attn_v.bias", {kv});
     }
+    if (c.o_bias) add("attn_output.bias", {d});
     add("ffn_norm.weight", {d});
-    add("ffn_gate.weight", {ff, d});
+    if (layer_norm) {
+      add("attn_norm.bias", {d});
+      add("ffn_norm.bias", {d});
+    }
+    if (c.gated) add("ffn_gate.weight", {ff, d});
     add("ffn_up.weight", {ff, d});
     add("ffn_down.weight", {d, ff});
+    if (c.ffn_bias) {
+      add("ffn_up.bias", {ff});
+      add("ffn_down.bias", {d});
+    }
   }
   return out;
 }
@@ -58,8 +70,8 @@ std::string_view WhyUnexpected(std::string_view name) {
     return "it belongs to a mixture of experts, which Sluice does not run";
   }
   if (has("q_norm") || has("k_norm")) return "Sluice has no normalisation of queries and keys";
-  if (has("bias")) return "Sluice has biases on Q, K and V only";
-  return "a decoder of the Llama family has no such tensor, and leaving it out would change the "
+  if (has("bias")) return "Sluice knows no such bias in this architecture";
+  return "a decoder of this architecture has no such tensor, and leaving it out would change the "
          "text";
 }
 
@@ -81,14 +93,15 @@ absl::Status ImportedSource::ReadTensor(const SourceTensor& tensor, uint64_t off
   if (it == index_.end()) {
     return absl::NotFoundError(absl::StrFormat("%s: has no tensor \"%s\"", path_, tensor.name));
   }
-  if (rope_divisors_.empty() || tensor.name != kRopeFreqs) {
-    return ReadStored(it->second, offset, dst);
+  const absl::Status outside =
+      absl::OutOfRangeError(absl::StrFormat("%s: read outside tensor \"%s\"", path_, tensor.name));
+  const auto computed = computed_.find(tensor.name);
+  if (computed == computed_.end()) {
+    const uint64_t skipped = tensor.name == kPositions ? skipped_positions_ : 0;
+    return offset <= UINT64_MAX - skipped ? ReadStored(it->second, offset + skipped, dst) : outside;
   }
-  const auto bytes = std::as_bytes(std::span(rope_divisors_));
-  if (offset > bytes.size() || dst.size() > bytes.size() - offset) {
-    return absl::OutOfRangeError(
-        absl::StrFormat("%s: read outside tensor \"%s\"", path_, tensor.name));
-  }
+  const auto bytes = std::as_bytes(std::span(computed->second));
+  if (offset > bytes.size() || dst.size() > bytes.size() - offset) return outside;
   std::memcpy(dst.data(), bytes.data() + offset, dst.size());
   return absl::OkStatus();
 }
@@ -121,10 +134,12 @@ absl::Status ImportedSource::SetRopeDivisors(std::vector<float> divisors) {
   if (const SourceTensor* stored = Find(kRopeFreqs)) {
     SLUICE_ASSIGN_OR_RETURN(const std::vector<float> factors, ReadAsFloats(*stored));
     if (divisors.empty()) divisors.assign(factors.size(), 1.0f);
-    if (factors.size() != config_.head_dim / 2 || divisors.size() != factors.size()) {
+    const uint32_t pairs = config_.rope_dim() / 2;
+    if (factors.size() != pairs || divisors.size() != factors.size()) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("%s: tensor \"%s\" has %d elements, expected %d (half a head)", path_,
-                          kRopeFreqs, factors.size(), config_.head_dim / 2));
+          absl::StrFormat("%s: tensor \"%s\" has %d elements, expected %d (one for each pair of a "
+                          "head that RoPE turns)",
+                          path_, kRopeFreqs, factors.size(), pairs));
     }
     for (size_t i = 0; i < factors.size(); ++i) divisors[i] *= factors[i];
   }
@@ -135,13 +150,37 @@ absl::Status ImportedSource::SetRopeDivisors(std::vector<float> divisors) {
           absl::StrFormat("%s: a RoPE divisor is %g; it must be finite and above 0", path_, f));
     }
   }
-  const SourceTensor tensor{kRopeFreqs, SourceType::kF32, {divisors.size()}};
-  if (const auto it = index_.find(kRopeFreqs); it != index_.end()) {
+  SetComputed(kRopeFreqs, std::move(divisors));
+  return absl::OkStatus();
+}
+
+void ImportedSource::SetComputed(const std::string& name, std::vector<float> values) {
+  const SourceTensor tensor{name, SourceType::kF32, {values.size()}};
+  if (const auto it = index_.find(name); it != index_.end()) {
     tensors_[it->second] = tensor;
   } else {
     AddTensor(tensor);
   }
-  rope_divisors_ = std::move(divisors);
+  computed_[name] = std::move(values);
+}
+
+void ImportedSource::DropPaddingPositions() {
+  SourceTensor& tensor = tensors_[index_.at(kPositions)];
+  tensor.shape[0] -= kPaddingPositions;
+  skipped_positions_ =
+      SourceTensorBytes(tensor.type, {{kPaddingPositions, tensor.shape[1]}}).value();
+}
+
+absl::Status ImportedSource::AddOneToNorms() {
+  std::vector<std::string> names;
+  for (const SourceTensor& t : tensors_) {
+    if (std::string_view(t.name).ends_with("norm.weight")) names.push_back(t.name);
+  }
+  for (const std::string& name : names) {
+    SLUICE_ASSIGN_OR_RETURN(std::vector<float> values, ReadAsFloats(*Find(name)));
+    for (float& v : values) v += 1.0f;
+    SetComputed(name, std::move(values));
+  }
   return absl::OkStatus();
 }
 
@@ -188,6 +227,16 @@ absl::Status ImportedSource::CheckTensors() const {
   return absl::OkStatus();
 }
 
+std::optional<Activation> ApplyArchitecture(ModelConfig& c) {
+  c.gated = c.architecture != "opt" && c.architecture != "nemotron" && c.architecture != "arcee";
+  if (c.gated) return std::nullopt;
+  if (c.architecture == "arcee") return Activation::kRelu2;
+  c.norm = NormKind::kLayer;
+  if (c.architecture == "nemotron") return Activation::kRelu2;
+  c.learned_positions = c.qkv_bias = c.o_bias = c.ffn_bias = true;
+  return Activation::kRelu;
+}
+
 absl::Status SettleActivation(const ImportOptions& options, std::optional<Activation> stated,
                               std::optional<float> threshold, ModelConfig& config) {
   if (options.activation) {
@@ -225,13 +274,13 @@ std::optional<std::string> LimitContextToWindow(uint32_t window, ModelConfig& co
       window, trained);
 }
 
-absl::StatusOr<std::vector<float>> LinearRopeDivisors(double factor, uint32_t head_dim) {
+absl::StatusOr<std::vector<float>> LinearRopeDivisors(double factor, uint32_t rope_dim) {
   if (!(factor > 0.0 && factor < 1e6)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("the factor of linear RoPE scaling is %g; it must be in 0..1e6", factor));
   }
   if (factor == 1.0) return std::vector<float>();
-  return std::vector<float>(head_dim / 2, static_cast<float>(factor));
+  return std::vector<float>(rope_dim / 2, static_cast<float>(factor));
 }
 
 absl::Status UnsupportedRopeScaling(std::string_view kind) {

@@ -1,5 +1,5 @@
 // What the importers share: the table of tensors under canonical names, its check against the
-// config, and the tensor of RoPE divisors that is computed and not stored.
+// config, and tensors that are computed and not stored, such as RoPE divisors.
 #ifndef SLUICE_LAYOUT_IMPORTED_SOURCE_H_
 #define SLUICE_LAYOUT_IMPORTED_SOURCE_H_
 
@@ -18,6 +18,7 @@
 namespace sluice {
 
 constexpr char kRopeFreqs[] = "rope_freqs.weight";
+constexpr char kPositions[] = "position_embd.weight";
 
 // Thread-compatible; ReadTensor is thread-safe.
 class ImportedSource : public ModelSource {
@@ -43,14 +44,18 @@ class ImportedSource : public ModelSource {
 
   // Rows of the embedding: the size of the vocabulary. InvalidArgument if there is none.
   absl::StatusOr<uint32_t> EmbeddingRows() const;
-  // Divides the rotation frequencies by `divisors` (head_dim / 2 of them, on top of those that the
+  // Divides the rotation frequencies by `divisors` (rope_dim / 2 of them, on top of those that the
   // model stores): they become the F32 tensor rope_freqs.weight. Call after the tensors are there.
   absl::Status SetRopeDivisors(std::vector<float> divisors);
+  // Leaves out the first rows of the learned positions, two that OPT has for padding.
+  void DropPaddingPositions();
+  // Adds 1 to the weights of all norms, which "layernorm1p" stores without it.
+  absl::Status AddOneToNorms();
   // InvalidArgument unless there are as many tokens as the config's vocabulary has.
   absl::Status CheckTokenCount(size_t n_tokens) const;
   // The last step: makes printable what will be shown, validates the config and checks the table
   // against it, naming the first tensor that is missing, has another shape, or that a decoder of
-  // the Llama family does not know. The tokenizer must have as many tokens as the embedding has
+  // the architecture does not know. The tokenizer must have as many tokens as the embedding has
   // rows.
   absl::Status Check();
 
@@ -63,12 +68,21 @@ class ImportedSource : public ModelSource {
 
  private:
   absl::StatusOr<std::vector<float>> ReadAsFloats(const SourceTensor& tensor) const;
+  // From now on the tensor, new or not, has these values.
+  void SetComputed(const std::string& name, std::vector<float> values);
   absl::Status CheckTensors() const;
 
   std::vector<SourceTensor> tensors_;
   absl::flat_hash_map<std::string, size_t> index_;
-  std::vector<float> rope_divisors_;  // empty if rope_freqs.weight is not there
+  absl::flat_hash_map<std::string, std::vector<float>> computed_;
+  uint64_t skipped_positions_ = 0;  // bytes of kPositions as it is stored
 };
+
+constexpr uint32_t kPaddingPositions = 2;
+
+// Sets what the name of the architecture alone says: kind of norm, whether the FFN has a gate,
+// learned positions, and for OPT biases. Returns the activation that it implies, if it does.
+std::optional<Activation> ApplyArchitecture(ModelConfig& config);
 
 // Settles the activation: the flag, else what the model states, else SiLU. `threshold` is what the
 // model states for FATReLU.
@@ -81,7 +95,7 @@ absl::Status SettleActivation(const ImportOptions& options, std::optional<Activa
 std::optional<std::string> LimitContextToWindow(uint32_t window, ModelConfig& config);
 
 // The divisors of "linear" RoPE scaling: all the factor. InvalidArgument unless 0 < factor < 1e6.
-absl::StatusOr<std::vector<float>> LinearRopeDivisors(double factor, uint32_t head_dim);
+absl::StatusOr<std::vector<float>> LinearRopeDivisors(double factor, uint32_t rope_dim);
 
 // The message for a kind of RoPE scaling that Sluice does not compute.
 absl::Status UnsupportedRopeScaling(std::string_view kind);

@@ -16,6 +16,45 @@ struct Range {
   uint32_t value, min, max;
 };
 
+// The fields that only relatives of the Llama family set.
+absl::Status ValidateRelative(const ModelConfig& c) {
+  if (c.unrotated > c.head_dim || c.unrotated % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("RoPE leaves %u of the %u elements of a head alone; it must be an even "
+                        "number of them",
+                        c.unrotated, c.head_dim));
+  }
+  if (c.ffn_bias && c.gated) {
+    return absl::InvalidArgumentError("biases in a gated FFN are not supported");
+  }
+  if (c.learned_positions && c.context_length > kMaxLearnedPositions) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("context length is %u; with learned positions it must be at most %u",
+                        c.context_length, kMaxLearnedPositions));
+  }
+  return absl::OkStatus();
+}
+
+void WriteRelative(const ModelConfig& c, ByteWriter& out) {
+  out.Put<uint8_t>(static_cast<uint8_t>(c.norm));
+  for (const bool flag : {!c.gated, c.o_bias, c.ffn_bias, c.learned_positions}) {
+    out.Put<uint8_t>(flag);
+  }
+  out.Put<uint32_t>(c.unrotated);
+}
+
+absl::Status ReadRelative(ByteReader& in, ModelConfig& c) {
+  const auto norm = in.Get<uint8_t>();
+  c.gated = in.Get<uint8_t>() == 0;
+  for (bool* flag : {&c.o_bias, &c.ffn_bias, &c.learned_positions}) {
+    *flag = in.Get<uint8_t>() != 0;
+  }
+  c.unrotated = in.Get<uint32_t>();
+  if (norm > 1) return absl::DataLossError("config record: unknown norm");
+  c.norm = static_cast<NormKind>(norm);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ValidateConfig(const ModelConfig& c) {
@@ -48,9 +87,9 @@ absl::Status ValidateConfig(const ModelConfig& c) {
         "head dimension %u must be even, and heads x dimension = %u a multiple of 32", c.head_dim,
         c.q_dim()));
   }
-  if (!(c.rms_epsilon > 0.0f && c.rms_epsilon < 1.0f)) {
+  if (!(c.norm_epsilon > 0.0f && c.norm_epsilon < 1.0f)) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("RMS epsilon is %g; it must be between 0 and 1", c.rms_epsilon));
+        absl::StrFormat("norm epsilon is %g; it must be between 0 and 1", c.norm_epsilon));
   }
   if (!(c.rope_base >= 1.0f && c.rope_base <= 1e12f)) {
     return absl::InvalidArgumentError(
@@ -60,7 +99,7 @@ absl::Status ValidateConfig(const ModelConfig& c) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "activation threshold is %g; it must be finite and not negative", c.activation_threshold));
   }
-  return absl::OkStatus();
+  return ValidateRelative(c);
 }
 
 std::string_view ActivationName(Activation activation) {
@@ -94,13 +133,15 @@ void WriteConfig(const ModelConfig& c, ByteWriter& out) {
                            c.vocab_size, c.context_length}) {
     out.Put<uint32_t>(v);
   }
-  for (const float v : {c.rms_epsilon, c.rope_base, c.activation_threshold}) out.Put<float>(v);
+  for (const float v : {c.norm_epsilon, c.rope_base, c.activation_threshold}) out.Put<float>(v);
   out.Put<uint8_t>(static_cast<uint8_t>(c.rope_style));
   out.Put<uint8_t>(static_cast<uint8_t>(c.activation));
   out.Put<uint8_t>(static_cast<uint8_t>(c.activation_origin));
   out.Put<uint8_t>(c.tied_head);
   out.Put<uint8_t>(c.qkv_bias);
   out.Put<uint32_t>(c.attention_window);
+  // Llama's end here, as they always did.
+  if (!c.is_llama_family()) WriteRelative(c, out);
 }
 
 absl::StatusOr<ModelConfig> ReadConfig(ByteReader& in) {
@@ -116,7 +157,7 @@ absl::StatusOr<ModelConfig> ReadConfig(ByteReader& in) {
                       &c.vocab_size, &c.context_length}) {
     *v = in.Get<uint32_t>();
   }
-  for (float* v : {&c.rms_epsilon, &c.rope_base, &c.activation_threshold}) *v = in.Get<float>();
+  for (float* v : {&c.norm_epsilon, &c.rope_base, &c.activation_threshold}) *v = in.Get<float>();
   const auto rope_style = in.Get<uint8_t>();
   const auto activation = in.Get<uint8_t>();
   const auto origin = in.Get<uint8_t>();
@@ -124,6 +165,7 @@ absl::StatusOr<ModelConfig> ReadConfig(ByteReader& in) {
   c.qkv_bias = in.Get<uint8_t>() != 0;
   // Format 1.0 ended here.
   if (in.remaining() > 0) c.attention_window = in.Get<uint32_t>();
+  if (in.remaining() > 0) SLUICE_RETURN_IF_ERROR(ReadRelative(in, c));
   if (!in.ok()) return absl::DataLossError("config record is cut short");
   if (rope_style > 1) return absl::DataLossError("config record: unknown RoPE style");
   if (activation > 3) return absl::DataLossError("config record: unknown activation");

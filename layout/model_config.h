@@ -1,5 +1,5 @@
-// The hyperparameters of a decoder of the Llama family, as an importer reads them and as a
-// `.sluice` file stores them.
+// The hyperparameters of a decoder of the Llama family or one of its relatives (OPT, Nemotron,
+// Arcee), as an importer reads them and as a `.sluice` file stores them.
 #ifndef SLUICE_LAYOUT_MODEL_CONFIG_H_
 #define SLUICE_LAYOUT_MODEL_CONFIG_H_
 
@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// FFN(x) = down(activation(gate(x)) * up(x)).
+// FFN(x) = down(activation(gate(x)) * up(x)), or without a gate down(activation(up(x))).
 enum class Activation : uint8_t {
   kSilu = 0,
   kRelu = 1,
@@ -31,10 +31,16 @@ enum class RopeStyle : uint8_t {
 // Where the activation was learned, shown by `inspect` since a wrong guess ruins the text.
 enum class ActivationOrigin : uint8_t { kAssumed = 0, kMetadata = 1, kFlag = 2 };
 
+enum class NormKind : uint8_t {
+  kRms = 0,    // x / sqrt(mean(x^2) + epsilon) * weight
+  kLayer = 1,  // (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias
+};
+
 constexpr size_t kMaxNameBytes = 256;
+constexpr uint32_t kMaxLearnedPositions = 1u << 16;
 
 struct ModelConfig {
-  std::string architecture;  // "llama", "qwen2"
+  std::string architecture;  // "llama", "qwen2", "opt", "nemotron", "arcee"
   std::string name;          // printable, at most kMaxNameBytes
   uint32_t n_layers = 0;
   uint32_t d_model = 0;
@@ -48,7 +54,7 @@ struct ModelConfig {
   // Tokens that a position attends to; 0: all. Windowed attention is not implemented, so a context
   // beyond the window would give other text than the model's.
   uint32_t attention_window = 0;
-  float rms_epsilon = 1e-5f;
+  float norm_epsilon = 1e-5f;
   float rope_base = 10000.0f;
   RopeStyle rope_style = RopeStyle::kInterleaved;
   Activation activation = Activation::kSilu;
@@ -57,8 +63,22 @@ struct ModelConfig {
   bool tied_head = false;             // the head is the embedding matrix
   bool qkv_bias = false;
 
+  // Of the relatives; a model of the Llama family keeps these values.
+  NormKind norm = NormKind::kRms;
+  bool gated = true;      // false: the up matrix stands where a gate matrix would
+  bool o_bias = false;    // on what attention adds
+  bool ffn_bias = false;  // on the rows of up and on what the FFN adds; only ungated
+  bool learned_positions =
+      false;               // a vector for each position of the context, added to the token's
+  uint32_t unrotated = 0;  // elements at the end of a head that RoPE leaves alone
+
   uint32_t q_dim() const { return n_heads * head_dim; }
   uint32_t kv_dim() const { return n_kv_heads * head_dim; }
+  uint32_t rope_dim() const { return head_dim - unrotated; }
+  bool is_llama_family() const {
+    return norm == NormKind::kRms && gated && !o_bias && !ffn_bias && !learned_positions &&
+           unrotated == 0;
+  }
   // True if the activation gives exact zeros, so that `exact` mode may skip neurons.
   bool sparse() const { return activation != Activation::kSilu; }
 };

@@ -22,7 +22,9 @@ namespace sluice {
 struct SourceTensor {
   // GGUF's names are the canonical ones: token_embd.weight, output_norm.weight, output.weight,
   // rope_freqs.weight, blk.N.{attn_norm,attn_q,attn_k,attn_v,attn_output,ffn_norm,ffn_gate,
-  // ffn_up,ffn_down}.weight, blk.N.{attn_q,attn_k,attn_v}.bias.
+  // ffn_up,ffn_down}.weight, blk.N.{attn_q,attn_k,attn_v}.bias; of relatives of the Llama family
+  // also position_embd.weight, output_norm.bias, blk.N.{attn_norm,attn_output,ffn_norm,ffn_up,
+  // ffn_down}.bias.
   std::string name;
   SourceType type = SourceType::kF32;
   std::vector<uint64_t> shape;  // outermost first; the last dimension is contiguous
@@ -61,7 +63,7 @@ struct ImportOptions {
 
 // Opens `path`: a GGUF file (or any part of a split one) or a Hugging Face folder. What is neither
 // (HTML page, git-lfs pointer, old GGML, empty file, directory without config.json) is named in
-// the error. Architectures other than llama and qwen2 are refused by name.
+// the error. Architectures other than llama, qwen2, opt, nemotron and arcee are refused by name.
 absl::StatusOr<std::unique_ptr<ModelSource>> OpenModelSource(const std::string& path,
                                                              const ImportOptions& options);
 

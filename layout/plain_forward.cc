@@ -122,7 +122,7 @@ absl::StatusOr<Matrix> Forward::Normalize(const std::string& norm) const {
   for (size_t t = 0; t < tokens_.size(); ++t) {
     float* row = y.data() + t * d;
     const float scale =
-        1.0f / std::sqrt(Dot(row, row, d) / static_cast<float>(d) + config_.rms_epsilon);
+        1.0f / std::sqrt(Dot(row, row, d) / static_cast<float>(d) + config_.norm_epsilon);
     for (uint32_t i = 0; i < d; ++i) row[i] *= scale * weight[i];
   }
   return y;

@@ -190,7 +190,8 @@ class Relayouter {
         return Damaged(absl::StrFormat("bundle of layer %u, neuron %u", layer, neuron));
       }
       if (to_.has_gate) std::memcpy(payload.data(), &rows_[source[p] * row], row);
-      std::memcpy(&payload[to_.up_offset()], bundle + from_.up_offset(), 2 * row);
+      std::memcpy(&payload[to_.up_offset()], bundle + from_.up_offset(),
+                  to_.payload_bytes() - to_.up_offset());
       SLUICE_RETURN_IF_ERROR(writer_.WriteBundle(layer, p, neuron, payload));
       SLUICE_RETURN_IF_ERROR(Progress(to_.stride));
     }

@@ -42,7 +42,7 @@ WeightType BundleTypeFor(SourceType source) {
   return four_bits ? WeightType::kQ4 : ResidentTypeFor(source);
 }
 
-std::string TensorName(MatrixRole role, uint32_t layer) {
+std::string TensorName(const ModelConfig& config, MatrixRole role, uint32_t layer) {
   switch (role) {
     case MatrixRole::kEmbedding:
       return "token_embd.weight";
@@ -57,12 +57,19 @@ std::string TensorName(MatrixRole role, uint32_t layer) {
     case MatrixRole::kO:
       return absl::StrFormat("blk.%u.attn_output.weight", layer);
     case MatrixRole::kGate:
-      return absl::StrFormat("blk.%u.ffn_gate.weight", layer);
+      return absl::StrFormat("blk.%u.%s.weight", layer, config.gated ? "ffn_gate" : "ffn_up");
     case MatrixRole::kPredictor1:
     case MatrixRole::kPredictor2:
       break;  // made by Relayout
   }
   return "";
+}
+
+std::string TensorName(LayerVector vector, uint32_t layer) {
+  constexpr std::string_view kNames[kLayerVectors] = {
+      "attn_norm.weight", "ffn_norm.weight", "attn_q.bias",      "attn_k.bias", "attn_v.bias",
+      "attn_norm.bias",   "ffn_norm.bias",   "attn_output.bias", "ffn_up.bias", "ffn_down.bias"};
+  return absl::StrFormat("blk.%u.%s", layer, kNames[static_cast<size_t>(vector)]);
 }
 
 bool IsWider(WeightType a, WeightType b) { return a < b; }  // they are numbered from wide to narrow
@@ -165,18 +172,23 @@ class Repacker {
     std::vector<float> out;
     out.reserve(VectorCount(config_));
     for (uint32_t l = 0; l < config_.n_layers; ++l) {
-      SLUICE_RETURN_IF_ERROR(AppendVector(absl::StrFormat("blk.%u.attn_norm.weight", l), out));
-      SLUICE_RETURN_IF_ERROR(AppendVector(absl::StrFormat("blk.%u.ffn_norm.weight", l), out));
-      if (!config_.qkv_bias) continue;
-      for (const char* name : {"q", "k", "v"}) {
-        SLUICE_RETURN_IF_ERROR(AppendVector(absl::StrFormat("blk.%u.attn_%s.bias", l, name), out));
+      for (size_t i = 0; i < kLayerVectors; ++i) {
+        const auto vector = static_cast<LayerVector>(i);
+        if (VectorSize(vector, config_) == 0) continue;
+        SLUICE_RETURN_IF_ERROR(AppendVector(TensorName(vector, l), out));
       }
     }
     SLUICE_RETURN_IF_ERROR(AppendVector("output_norm.weight", out));
+    if (config_.norm == NormKind::kLayer) {
+      SLUICE_RETURN_IF_ERROR(AppendVector("output_norm.bias", out));
+    }
     if (source_.Find("rope_freqs.weight") != nullptr) {
       SLUICE_RETURN_IF_ERROR(AppendVector("rope_freqs.weight", out));
     } else {
-      out.resize(out.size() + config_.head_dim / 2, 1.0f);
+      out.resize(out.size() + config_.rope_dim() / 2, 1.0f);
+    }
+    if (config_.learned_positions) {
+      SLUICE_RETURN_IF_ERROR(AppendVector("position_embd.weight", out));
     }
     if (out.size() != VectorCount(config_)) {
       return absl::InternalError("norms and biases do not have the sizes of the config");
@@ -195,9 +207,11 @@ class Repacker {
   absl::Status AppendVector(const std::string& name, std::vector<float>& out) {
     const SourceTensor* tensor = source_.Find(name);
     if (tensor == nullptr) return absl::InternalError(name + " is missing");
+    const uint64_t rows = tensor->shape.size() == 2 ? tensor->shape[0] : 1;
     const size_t at = out.size();
-    out.resize(at + tensor->shape.back());
-    return RowReader(source_, *tensor, WeightType::kF32).ReadRows(0, 1, std::span(out).subspan(at));
+    out.resize(at + rows * tensor->shape.back());
+    return RowReader(source_, *tensor, WeightType::kF32)
+        .ReadRows(0, rows, std::span(out).subspan(at));
   }
 
   absl::StatusOr<const SourceTensor*> FindMatrix(const std::string& name) {
@@ -210,9 +224,11 @@ class Repacker {
 
   absl::Status WriteMatrix(uint32_t index) {
     const MatrixEntry& m = writer_.directory().matrices[index];
-    SLUICE_ASSIGN_OR_RETURN(const SourceTensor* tensor, FindMatrix(TensorName(m.role, m.layer)));
+    SLUICE_ASSIGN_OR_RETURN(const SourceTensor* tensor,
+                            FindMatrix(TensorName(config_, m.role, m.layer)));
     RowReader reader(source_, *tensor, m.type);
-    ErrorMeter& error = m.role == MatrixRole::kGate ? gate_error_ : resident_error_;
+    ErrorMeter& ffn_error = config_.gated ? gate_error_ : up_error_;
+    ErrorMeter& error = m.role == MatrixRole::kGate ? ffn_error : resident_error_;
     std::vector<float> rows(size_t{m.rows_per_tile} * m.columns);
     std::vector<std::byte> packed(m.rows_per_tile * m.row_bytes());
     for (uint32_t t = 0; t < m.n_tiles(); ++t) {
@@ -233,7 +249,7 @@ class Repacker {
   }
 
   // Slab by slab: the down columns of a run of neurons are transposed in memory, then each neuron's
-  // up row is read and its bundle written.
+  // up row, where there is a gate, is read and its bundle written.
   absl::Status WriteBundles(uint32_t layer) {
     SLUICE_ASSIGN_OR_RETURN(const SourceTensor* up,
                             FindMatrix(absl::StrFormat("blk.%u.ffn_up.weight", layer)));
@@ -254,13 +270,14 @@ class Repacker {
       for (uint32_t i = 0; i < count; ++i) {
         const uint32_t neuron = first + i;
         const auto column = std::span<const float>(slab_).subspan(size_t{i} * b.d_model, b.d_model);
-        SLUICE_RETURN_IF_ERROR(up_reader.ReadRows(neuron, 1, up_row));
-        EncodeRow(b.type, up_row, up_dst);
-        EncodeRow(b.type, column, down_dst);
-        if (neuron % kErrorSample == 0) {
-          up_error_.Add(b.type, up_row, up_dst);
-          down_error_.Add(b.type, column, down_dst);
+        const bool is_sample = neuron % kErrorSample == 0;
+        if (b.has_up) {
+          SLUICE_RETURN_IF_ERROR(up_reader.ReadRows(neuron, 1, up_row));
+          EncodeRow(b.type, up_row, up_dst);
+          if (is_sample) up_error_.Add(b.type, up_row, up_dst);
         }
+        EncodeRow(b.type, column, down_dst);
+        if (is_sample) down_error_.Add(b.type, column, down_dst);
         SLUICE_RETURN_IF_ERROR(writer_.WriteBundle(layer, neuron, neuron, payload));
         SLUICE_RETURN_IF_ERROR(Progress(b.stride));
       }
@@ -324,12 +341,14 @@ Directory PlanRepack(const ModelSource& source, const RepackOptions& options) {
   shape.block = options.block;
   auto& types = shape.matrix_types;
   for (size_t role = 0; role < types.size(); ++role) {
-    const auto name = [role](uint32_t layer) {
-      return TensorName(static_cast<MatrixRole>(role), layer);
+    const auto name = [&, role](uint32_t layer) {
+      return TensorName(source.config(), static_cast<MatrixRole>(role), layer);
     };
     types[role] = options.resident_type.value_or(WidestType(source, name, ResidentTypeFor));
   }
-  const auto gate = [](uint32_t layer) { return TensorName(MatrixRole::kGate, layer); };
+  const auto gate = [&](uint32_t layer) {
+    return TensorName(source.config(), MatrixRole::kGate, layer);
+  };
   shape.bundle_type = options.type.value_or(WidestType(source, gate, BundleTypeFor));
   types[static_cast<size_t>(MatrixRole::kGate)] = shape.bundle_type;
   return MakeDirectory(source.config(), shape);

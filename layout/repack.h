@@ -1,5 +1,5 @@
-// `sluice repack`: a source model to a `.sluice` file. Streams: memory stays bounded (about 100 MB)
-// whatever the model's size.
+// `sluice repack`: a source model to a `.sluice` file. Streams: memory stays bounded (about 100 MB,
+// and learned positions) whatever the model's size.
 #ifndef SLUICE_LAYOUT_REPACK_H_
 #define SLUICE_LAYOUT_REPACK_H_
 
@@ -17,7 +17,8 @@
 namespace sluice {
 
 struct RepackOptions {
-  // Gate rows and bundles; default: the type nearest to the widest of the source's gate matrices.
+  // Gate rows and bundles; default: the type nearest to the widest of the source's gate matrices,
+  // or up matrices where there is no gate.
   std::optional<WeightType> type;
   // Everything else; default: by matrix, the nearest type that adds little error in any layer.
   std::optional<WeightType> resident_type;

@@ -197,6 +197,7 @@ absl::Status SluiceFile::ReadRecords() {
   SLUICE_RETURN_IF_ERROR(ReadRecord(SectionKind::kConfig, kMaxRecord, ReadConfig, config_));
   SLUICE_RETURN_IF_ERROR(
       ReadRecord(SectionKind::kDirectory, kMaxRecord, ReadDirectory, directory_));
+  directory_.bundles.has_up = config_.gated;
   SLUICE_RETURN_IF_ERROR(Annotate(ValidateDirectory(directory_, config_, file_size()), path()));
   SLUICE_RETURN_IF_ERROR(
       ReadRecord(SectionKind::kProvenance, kMaxRecord, ReadProvenance, provenance_));
@@ -290,34 +291,27 @@ uint64_t SluiceFile::weights_id() const {
   return Checksum64(std::as_bytes(std::span(vectors_)), matrices);
 }
 
-size_t SluiceFile::LayerVectors(uint32_t layer) const {
-  const size_t bias = config_.qkv_bias ? config_.q_dim() + 2 * config_.kv_dim() : 0;
-  return layer * (2 * size_t{config_.d_model} + bias);
+std::span<const float> SluiceFile::vector(LayerVector which, uint32_t layer) const {
+  uint64_t at = layer * LayerVectorCount(config_);
+  for (size_t v = 0; v < static_cast<size_t>(which); ++v) {
+    at += VectorSize(static_cast<LayerVector>(v), config_);
+  }
+  return std::span(vectors_).subspan(at, VectorSize(which, config_));
 }
 
-std::span<const float> SluiceFile::attention_norm(uint32_t layer) const {
-  return {&vectors_[LayerVectors(layer)], config_.d_model};
-}
-std::span<const float> SluiceFile::ffn_norm(uint32_t layer) const {
-  return {&vectors_[LayerVectors(layer) + config_.d_model], config_.d_model};
-}
-std::span<const float> SluiceFile::q_bias(uint32_t layer) const {
-  if (!config_.qkv_bias) return {};
-  return {&vectors_[LayerVectors(layer) + 2 * size_t{config_.d_model}], config_.q_dim()};
-}
-std::span<const float> SluiceFile::k_bias(uint32_t layer) const {
-  if (!config_.qkv_bias) return {};
-  return {q_bias(layer).data() + config_.q_dim(), config_.kv_dim()};
-}
-std::span<const float> SluiceFile::v_bias(uint32_t layer) const {
-  if (!config_.qkv_bias) return {};
-  return {k_bias(layer).data() + config_.kv_dim(), config_.kv_dim()};
-}
 std::span<const float> SluiceFile::output_norm() const {
-  return {&vectors_[LayerVectors(config_.n_layers)], config_.d_model};
+  return std::span(vectors_).subspan(config_.n_layers * LayerVectorCount(config_), config_.d_model);
+}
+std::span<const float> SluiceFile::output_norm_bias() const {
+  return VectorsBehind(output_norm(), config_.norm == NormKind::kLayer ? config_.d_model : 0);
 }
 std::span<const float> SluiceFile::rope_divisors() const {
-  return {output_norm().data() + config_.d_model, config_.head_dim / 2};
+  return VectorsBehind(output_norm_bias(), config_.rope_dim() / 2);
+}
+std::span<const float> SluiceFile::learned_position(uint32_t position) const {
+  if (!config_.learned_positions) return {};
+  const uint64_t d = config_.d_model;
+  return VectorsBehind(rope_divisors(), config_.context_length * d).subspan(position * d, d);
 }
 
 bool SluiceFile::TileIsIntact(uint32_t matrix, uint32_t tile,

@@ -62,13 +62,34 @@ class SluiceFile {
 
   // The vectors section, and views into it.
   std::span<const float> vectors() const { return vectors_; }
-  std::span<const float> attention_norm(uint32_t layer) const;
-  std::span<const float> ffn_norm(uint32_t layer) const;
-  std::span<const float> q_bias(uint32_t layer) const;  // empty without qkv_bias
-  std::span<const float> k_bias(uint32_t layer) const;
-  std::span<const float> v_bias(uint32_t layer) const;
+  std::span<const float> vector(LayerVector which, uint32_t layer) const;  // empty: has none
+  std::span<const float> attention_norm(uint32_t layer) const {
+    return vector(LayerVector::kAttentionNorm, layer);
+  }
+  std::span<const float> ffn_norm(uint32_t layer) const {
+    return vector(LayerVector::kFfnNorm, layer);
+  }
+  std::span<const float> attention_norm_bias(uint32_t layer) const {
+    return vector(LayerVector::kAttentionNormBias, layer);
+  }
+  std::span<const float> ffn_norm_bias(uint32_t layer) const {
+    return vector(LayerVector::kFfnNormBias, layer);
+  }
+  std::span<const float> q_bias(uint32_t layer) const { return vector(LayerVector::kQBias, layer); }
+  std::span<const float> k_bias(uint32_t layer) const { return vector(LayerVector::kKBias, layer); }
+  std::span<const float> v_bias(uint32_t layer) const { return vector(LayerVector::kVBias, layer); }
+  std::span<const float> o_bias(uint32_t layer) const { return vector(LayerVector::kOBias, layer); }
+  // [d_ff] by neuron id, and [d_model].
+  std::span<const float> up_bias(uint32_t layer) const {
+    return vector(LayerVector::kUpBias, layer);
+  }
+  std::span<const float> down_bias(uint32_t layer) const {
+    return vector(LayerVector::kDownBias, layer);
+  }
   std::span<const float> output_norm() const;
-  std::span<const float> rope_divisors() const;  // [head_dim/2]
+  std::span<const float> output_norm_bias() const;  // empty unless it is a layer norm
+  std::span<const float> rope_divisors() const;     // [rope_dim/2]
+  std::span<const float> learned_position(uint32_t position) const;  // empty: has none
 
   // The neuron at a position of a layer: its index in the source model.
   uint32_t NeuronAt(uint32_t layer, uint32_t position) const {
@@ -76,14 +97,14 @@ class SluiceFile {
   }
   // `rows` are the bytes of the rows of the tile, without padding.
   bool TileIsIntact(uint32_t matrix, uint32_t tile, std::span<const std::byte> rows) const;
-  // `payload` is the bytes from the up row to the end of the down column.
+  // `payload` is the bundle up to the end of the down column.
   bool BundleIsIntact(uint32_t layer, uint32_t position, std::span<const std::byte> payload) const;
 
   // Not kept: the caller turns it into a tokenizer and drops it.
   absl::StatusOr<TokenizerData> LoadTokenizer() const;
 
-  // Of everything but the FFN: ties activation profiles to the model, however its neurons are laid
-  // out. Packing other types changes it.
+  // Of everything but the rows of the FFN: ties activation profiles to the model, however its
+  // neurons are laid out. Packing other types changes it.
   uint64_t weights_id() const;
 
   // DRAM that this object holds.
@@ -102,7 +123,10 @@ class SluiceFile {
   absl::Status ReadRecords();
   absl::Status ReadSums();
   size_t BundleSumsBase(uint32_t layer) const { return 2 * size_t{layer} * config_.d_ff; }
-  size_t LayerVectors(uint32_t layer) const;
+  // The vectors that come behind those of the layers: each begins where the one before ends.
+  std::span<const float> VectorsBehind(std::span<const float> before, uint64_t count) const {
+    return {before.data() + before.size(), count};
+  }
 
   std::unique_ptr<StorageFile> storage_;
   uint16_t major_version_ = 0;

@@ -191,6 +191,7 @@ Directory MakeDirectory(const ModelConfig& config, const DirectoryShape& shape) 
   BundleLayout& b = d.bundles;
   b.type = shape.bundle_type;
   b.has_gate = shape.gate_in_bundles;
+  b.has_up = config.gated;
   b.d_model = config.d_model;
   b.d_ff = config.d_ff;
   b.block = shape.block != 0 ? shape.block : ChooseBlock(b.payload_bytes());
@@ -260,9 +261,40 @@ absl::Status ValidateDirectory(const Directory& d, const ModelConfig& config, ui
   return CheckRegions(std::move(regions), file_size);
 }
 
+uint64_t VectorSize(LayerVector vector, const ModelConfig& c) {
+  const bool layer_norm = c.norm == NormKind::kLayer;
+  switch (vector) {
+    case LayerVector::kAttentionNorm:
+    case LayerVector::kFfnNorm:
+      return c.d_model;
+    case LayerVector::kQBias:
+      return c.qkv_bias ? c.q_dim() : 0;
+    case LayerVector::kKBias:
+    case LayerVector::kVBias:
+      return c.qkv_bias ? c.kv_dim() : 0;
+    case LayerVector::kAttentionNormBias:
+    case LayerVector::kFfnNormBias:
+      return layer_norm ? c.d_model : 0;
+    case LayerVector::kOBias:
+      return c.o_bias ? c.d_model : 0;
+    case LayerVector::kUpBias:
+      return c.ffn_bias ? c.d_ff : 0;
+    case LayerVector::kDownBias:
+      return c.ffn_bias ? c.d_model : 0;
+  }
+  return 0;
+}
+
+uint64_t LayerVectorCount(const ModelConfig& c) {
+  uint64_t n = 0;
+  for (size_t v = 0; v < kLayerVectors; ++v) n += VectorSize(static_cast<LayerVector>(v), c);
+  return n;
+}
+
 uint64_t VectorCount(const ModelConfig& c) {
-  const uint64_t bias = c.qkv_bias ? c.q_dim() + 2 * c.kv_dim() : 0;
-  return c.n_layers * (2 * static_cast<uint64_t>(c.d_model) + bias) + c.d_model + c.head_dim / 2;
+  const uint64_t norms = c.norm == NormKind::kLayer ? 2 : 1;
+  const uint64_t positions = c.learned_positions ? c.context_length : 0;
+  return c.n_layers * LayerVectorCount(c) + (norms + positions) * c.d_model + c.rope_dim() / 2;
 }
 
 void WriteDirectory(const Directory& d, ByteWriter& out) {

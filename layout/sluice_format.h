@@ -60,17 +60,24 @@
 //
 // Config (kind 1):
 //   u32     version, 1
-//   string  architecture: "llama", "qwen2"
+//   string  architecture: "llama", "qwen2", "opt", "nemotron", "arcee"
 //   string  name
 //   u32     layers, d_model, d_ff, heads, KV heads, head dimension, tokens in the vocabulary,
 //           context length: 8 fields
-//   f32     epsilon of the RMS norms, RoPE base, activation threshold (0 unless FATReLU)
+//   f32     epsilon of the norms, RoPE base, activation threshold (0 unless FATReLU)
 //   u8      RoPE turns elements: 0 2i and 2i+1, 1 i and i + half a head
 //   u8      activation: 0 SiLU, 1 ReLU, 2 ReLU squared, 3 FATReLU
 //   u8      where the activation was learned: 0 assumed, 1 from the source, 2 from a flag
 //   flag    the head is the embedding matrix
 //   flag    biases on Q, K and V
 //   u32     attention window in tokens, 0: none. Since 1.1; a record may end before it.
+// and with feature bit 1, for relatives of the Llama family:
+//   u8      norms: 0 RMS, 1 layer norm
+//   flag    the FFN has no gate: where a gate matrix would be there is the up matrix
+//   flag    a bias on O
+//   flag    biases on up and down; only without a gate
+//   flag    learned positions
+//   u32     elements at the end of a head that RoPE leaves alone
 //
 // Tokenizer (kind 2):
 //   u32     version, 1
@@ -107,9 +114,11 @@
 //     u64     offset
 //
 // Vectors (kind 4), f32 each: for each layer the attention norm [d_model], the FFN norm [d_model]
-// and, with biases, those of Q [heads * head dimension], K and V [KV heads * head dimension]; the
-// output norm [d_model]; the divisors of RoPE's frequencies [head dimension / 2], 1 where the model
-// has none.
+// and, with biases, those of Q [heads * head dimension], K and V [KV heads * head dimension], of
+// the two norms if they are layer norms, of O [d_model], of up [d_ff, by neuron id and not by
+// position: it does not change with the order] and of down [d_model]; the output norm [d_model] and
+// its bias; the divisors of RoPE's frequencies [rotated elements of a head / 2], 1 where the model
+// has none; the learned positions [context length x d_model].
 //
 // Tile checksums (kind 5): for each matrix in the directory's order, u32 for each tile.
 //
@@ -163,7 +172,8 @@ constexpr uint32_t kTileTarget = 64 * 1024;  // bytes; a tile is one row where r
 
 // Incompatible feature bits that this program knows.
 constexpr uint64_t kFeaturePredictors = 1;  // directory version 2
-constexpr uint64_t kKnownIncompatible = kFeaturePredictors;
+constexpr uint64_t kFeatureRelatives = 2;   // what a config has beyond the Llama family
+constexpr uint64_t kKnownIncompatible = kFeaturePredictors | kFeatureRelatives;
 
 enum class SectionKind : uint32_t {
   kConfig = 1,
@@ -211,8 +221,9 @@ struct MatrixEntry {
 
 struct BundleLayout {
   WeightType type = WeightType::kF32;
-  bool has_gate = false;
-  uint32_t block = 0;  // alignment of bundles, tiles and reads: a power of two, 512 .. 64 KiB
+  bool has_gate = false;  // what decides: the gate row, or the up row of an FFN without a gate
+  bool has_up = true;     // not without a gate; the config says so, not the directory record
+  uint32_t block = 0;     // alignment of bundles, tiles and reads: a power of two, 512 .. 64 KiB
   uint32_t stride = 0;
   uint32_t bundles_per_blob = 0;
   uint64_t blob_bytes = 0;
@@ -223,7 +234,7 @@ struct BundleLayout {
   size_t row_bytes() const { return RowBytes(type, d_model); }
   // Inside a bundle; the gate row, if it has one, is at 0.
   size_t up_offset() const { return has_gate ? row_bytes() : 0; }
-  size_t down_offset() const { return up_offset() + row_bytes(); }
+  size_t down_offset() const { return up_offset() + (has_up ? row_bytes() : 0); }
   size_t payload_bytes() const { return down_offset() + row_bytes(); }
   uint32_t blobs_per_layer() const { return (d_ff + bundles_per_blob - 1) / bundles_per_blob; }
   uint64_t layer_bytes() const { return blobs_per_layer() * blob_bytes; }
@@ -273,6 +284,24 @@ uint64_t DirectoryEnd(const Directory& directory);
 absl::Status ValidateDirectory(const Directory& directory, const ModelConfig& config,
                                uint64_t file_size);
 
+// The vectors of a layer in the order of the vectors section.
+enum class LayerVector : uint8_t {
+  kAttentionNorm,
+  kFfnNorm,
+  kQBias,
+  kKBias,
+  kVBias,
+  kAttentionNormBias,
+  kFfnNormBias,
+  kOBias,
+  kUpBias,  // by neuron id
+  kDownBias,
+};
+constexpr size_t kLayerVectors = 10;
+// Number of floats; 0: the model has none.
+uint64_t VectorSize(LayerVector vector, const ModelConfig& config);
+// Those of a layer together.
+uint64_t LayerVectorCount(const ModelConfig& config);
 // Number of floats in kVectors.
 uint64_t VectorCount(const ModelConfig& config);
 

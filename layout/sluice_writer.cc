@@ -130,7 +130,9 @@ absl::Status SluiceWriter::WriteHeader(uint64_t table_offset, std::span<const st
   StoreLe<uint16_t>(&header[8], kSluiceMajor);
   StoreLe<uint16_t>(&header[10], kSluiceMinor);
   StoreLe<uint32_t>(&header[12], kHeaderBytes);
-  StoreLe<uint64_t>(&header[16], directory_.needs_predictor_feature() ? kFeaturePredictors : 0);
+  uint64_t features = directory_.needs_predictor_feature() ? kFeaturePredictors : 0;
+  if (!config_.is_llama_family()) features |= kFeatureRelatives;
+  StoreLe<uint64_t>(&header[16], features);
   StoreLe<uint64_t>(&header[32], end_);
   StoreLe<uint64_t>(&header[40], table_offset);
   StoreLe<uint32_t>(&header[48], static_cast<uint32_t>(sections_.size()));

@@ -31,8 +31,8 @@ class SluiceWriter {
 
   // `rows` are the packed rows of one tile, without padding. Each tile exactly once.
   absl::Status WriteTile(uint32_t matrix, uint32_t tile, std::span<const std::byte> rows);
-  // `payload` is the up row and the down column of `neuron`. Each position exactly once, and each
-  // neuron of a layer exactly once.
+  // `payload` is the rows of the bundle of `neuron`, up to its padding. Each position exactly once,
+  // and each neuron of a layer exactly once.
   absl::Status WriteBundle(uint32_t layer, uint32_t position, uint32_t neuron,
                            std::span<const std::byte> payload);
   // Keeps a long write from filling the page cache; see AtomicFile.

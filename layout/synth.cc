@@ -43,7 +43,7 @@ void AddModelMetadata(const SynthPlan& plan, GgufWriter& writer) {
   writer.AddUint32("llama.feed_forward_length", c.d_ff);
   writer.AddUint32("llama.attention.head_count", c.n_heads);
   writer.AddUint32("llama.attention.head_count_kv", c.n_kv_heads);
-  writer.AddFloat32("llama.attention.layer_norm_rms_epsilon", c.rms_epsilon);
+  writer.AddFloat32("llama.attention.layer_norm_rms_epsilon", c.norm_epsilon);
   writer.AddUint32("llama.rope.dimension_count", c.head_dim);
   writer.AddFloat32("llama.rope.freq_base", c.rope_base);
   writer.AddUint32("llama.vocab_size", c.vocab_size);

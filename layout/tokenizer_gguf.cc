@@ -15,6 +15,7 @@ constexpr char kTokens[] = "tokenizer.ggml.tokens";
 constexpr char kScores[] = "tokenizer.ggml.scores";
 constexpr char kTypes[] = "tokenizer.ggml.token_type";
 constexpr char kMerges[] = "tokenizer.ggml.merges";
+constexpr int32_t kOptBos = 2;  // "</s>", which ends a text as well
 
 absl::Status ReadId(const GgufFile& file, const char* key, int32_t& id) {
   if (!file.Has(key)) return absl::OkStatus();
@@ -84,6 +85,9 @@ absl::Status ReadByteBpe(GgufFile& file, TokenizerData& data, std::vector<std::s
   if (file.Has("tokenizer.ggml.pre")) {
     SLUICE_ASSIGN_OR_RETURN(name, file.GetString("tokenizer.ggml.pre"));
   }
+  // Converters of OPT need not say any of this.
+  const bool is_opt = file.GetString("general.architecture").value_or("") == "opt";
+  if (is_opt && name.empty()) name = "gpt-2";
   const std::optional<NamedPreTokenizer> known = PreTokenizerByGgufName(name);
   if (!known) {
     warnings.push_back(
@@ -97,7 +101,8 @@ absl::Status ReadByteBpe(GgufFile& file, TokenizerData& data, std::vector<std::s
   const NamedPreTokenizer pre = known.value_or(NamedPreTokenizer());
   data.pre = pre.pre;
   data.ignore_merges = pre.ignore_merges;
-  data.add_bos = pre.add_bos;
+  data.add_bos = pre.add_bos || is_opt;
+  if (is_opt) data.bos = data.eos = kOptBos;
   return absl::OkStatus();
 }
 

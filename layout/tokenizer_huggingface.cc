@@ -99,6 +99,15 @@ absl::StatusOr<ImportedTokenizer> ImportHuggingFaceTokenizer(const std::string& 
   if (json.empty()) {
     SLUICE_ASSIGN_OR_RETURN(model, ReadOptional(path / "tokenizer.model"));
   }
+  std::error_code ignored;
+  if (json.empty() && model.empty() && std::filesystem::exists(path / "vocab.json", ignored)) {
+    return absl::NotFoundError(absl::StrFormat(
+        "%s: has neither tokenizer.json nor tokenizer.model; vocab.json with merges.txt is the "
+        "older "
+        "form, which Sluice does not read: load the tokenizer with AutoTokenizer of the "
+        "transformers library and save it, which writes tokenizer.json",
+        folder));
+  }
   SLUICE_ASSIGN_OR_RETURN(const std::string config, ReadOptional(path / "tokenizer_config.json"));
   SLUICE_ASSIGN_OR_RETURN(const std::string map, ReadOptional(path / "special_tokens_map.json"));
   SLUICE_ASSIGN_OR_RETURN(const std::string generation,

@@ -27,8 +27,9 @@ struct ImportedTokenizer {
 // Reads the tokenizer.ggml.* keys. Models "llama" (SentencePiece) and "gpt2" (byte-level BPE) are
 // known; others are refused by name. Missing flags and ids get the defaults that files written for
 // llama.cpp rely on: with "llama" BOS 1, EOS 2, unknown 0, BOS and the space prefix added; with
-// "gpt2" none of them, except that Llama 3's pre-tokenizer adds BOS. The arrays are moved out of
-// the file's metadata, so that the vocabulary is held once.
+// "gpt2" none of them, except that Llama 3's pre-tokenizer adds BOS, and that architecture "opt"
+// has GPT-2's pre-tokenizer, BOS 2 and EOS 2, and BOS added. The arrays are moved out of the file's
+// metadata, so that the vocabulary is held once.
 absl::StatusOr<ImportedTokenizer> ImportGgufTokenizer(GgufFile& file);
 
 // Reads tokenizer.json or, if there is none, tokenizer.model, together with those of

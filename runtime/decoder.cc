@@ -14,6 +14,7 @@
 #include "io/cpu_topology.h"
 #include "io/status.h"
 #include "runtime/hot_plan.h"
+#include "runtime/layer_vectors.h"
 #include "runtime/tensor_ops.h"
 
 namespace sluice {
@@ -282,6 +283,7 @@ absl::Status Decoder::RunPass(std::span<const int32_t> tokens, const Pass& pass,
   }
   attention_->SetPositions(position_, n);
   SLUICE_RETURN_IF_ERROR(store_->Embed(tokens, x_.data()));
+  AddLearnedPositions(file_, position_, n, x_.data());
   for (uint32_t l = 0; l < config_.n_layers; ++l) {
     if (stop != nullptr && stop->load(std::memory_order_relaxed) != 0) {
       return absl::CancelledError("stopped on request");
@@ -305,7 +307,7 @@ absl::Status Decoder::RunHead(uint32_t n, const LogitsSink* sink) {
   for (uint32_t begin = first, rows = 0; begin < n; begin += rows) {
     rows = std::min(plan_.logit_rows, n - begin);
     if (begin > first && !head_pieces_.empty()) ring_->Begin(head_pieces_);
-    const auto x = Norm(file_.output_norm(), begin, rows);
+    const auto x = Norm(file_.output_norm(), file_.output_norm_bias(), begin, rows);
     SLUICE_RETURN_IF_ERROR(
         store_->Multiply(file_.MatrixIndex(MatrixRole::kHead, 0), x, logits_.data(), vocab));
     for (uint32_t r = 0; wanted && r < rows; ++r) {
@@ -317,21 +319,17 @@ absl::Status Decoder::RunHead(uint32_t n, const LogitsSink* sink) {
   return absl::OkStatus();
 }
 
-// normed_ = norm of tokens [first, first + n) of the pass.
-std::span<const VectorView> Decoder::Norm(std::span<const float> weight, uint32_t first,
-                                          uint32_t n) {
+// normed_ = norm of tokens [first, first + n) of the pass; with a bias it is a layer norm.
+std::span<const VectorView> Decoder::Norm(std::span<const float> weight,
+                                          std::span<const float> bias, uint32_t first, uint32_t n) {
   const uint32_t d = config_.d_model;
   pool_->Run(n, WorthwhileGrain(d * sizeof(float), 1), [&](size_t begin, size_t end, int) {
     for (size_t t = begin; t < end; ++t) {
-      RmsNorm({&x_[(first + t) * d], d}, weight, config_.rms_epsilon, {&normed_[t * d], d});
+      Normalize({&x_[(first + t) * d], d}, weight, bias, config_.norm_epsilon,
+                {&normed_[t * d], d});
     }
   });
   return activations_->Prepare(*kernels_, *pool_, normed_.data(), n, d);
-}
-
-void Decoder::AddBias(std::span<const float> bias, float* rows, uint32_t n) const {
-  if (bias.empty()) return;
-  for (uint32_t t = 0; t < n; ++t) AddInPlace({rows + t * bias.size(), bias.size()}, bias);
 }
 
 absl::Status Decoder::RunLayer(uint32_t layer, uint32_t n) {
@@ -343,33 +341,37 @@ absl::Status Decoder::RunLayer(uint32_t layer, uint32_t n) {
   return absl::OkStatus();
 }
 
-// delta = O(attention(Q(norm(x)), K(norm(x)), V(norm(x)))).
+// delta = O(attention(Q(norm(x)), K(norm(x)), V(norm(x)))), with the biases that the model has.
 absl::Status Decoder::RunAttention(uint32_t layer, uint32_t n) {
   const auto multiply = [&](MatrixRole role, std::span<const VectorView> x, float* out,
                             size_t width) {
     return store_->Multiply(file_.MatrixIndex(role, layer), x, out, width);
   };
   const uint32_t q_dim = config_.q_dim(), kv_dim = config_.kv_dim();
-  const auto x = Norm(file_.attention_norm(layer), 0, n);
+  const auto x = Norm(file_.attention_norm(layer), file_.attention_norm_bias(layer), 0, n);
   SLUICE_RETURN_IF_ERROR(multiply(MatrixRole::kQ, x, q_.data(), q_dim));
   SLUICE_RETURN_IF_ERROR(multiply(MatrixRole::kK, x, k_.data(), kv_dim));
   SLUICE_RETURN_IF_ERROR(multiply(MatrixRole::kV, x, v_.data(), kv_dim));
-  AddBias(file_.q_bias(layer), q_.data(), n);
-  AddBias(file_.k_bias(layer), k_.data(), n);
-  AddBias(file_.v_bias(layer), v_.data(), n);
+  AddToRows(file_.q_bias(layer), q_.data(), n);
+  AddToRows(file_.k_bias(layer), k_.data(), n);
+  AddToRows(file_.v_bias(layer), v_.data(), n);
   attention_->Run(layer, q_.data(), k_.data(), v_.data(), attended_.data());
   const auto attended = activations_->Prepare(*kernels_, *pool_, attended_.data(), n, q_dim);
-  return multiply(MatrixRole::kO, attended, delta_.data(), config_.d_model);
+  SLUICE_RETURN_IF_ERROR(multiply(MatrixRole::kO, attended, delta_.data(), config_.d_model));
+  AddToRows(file_.o_bias(layer), delta_.data(), n);
+  return absl::OkStatus();
 }
 
-// delta = down(activation(gate(norm(x))) * up(norm(x))).
+// delta = down(activation(gate(norm(x))) * up(norm(x))); without a gate the up rows stand for it.
 absl::Status Decoder::RunFfn(uint32_t layer, uint32_t n) {
   const uint32_t d_ff = config_.d_ff;
-  const auto x = Norm(file_.ffn_norm(layer), 0, n);
+  const auto x = Norm(file_.ffn_norm(layer), file_.ffn_norm_bias(layer), 0, n);
   std::fill_n(delta_.begin(), size_t{n} * config_.d_model, 0.0f);
+  AddToRows(file_.down_bias(layer), delta_.data(), n);
   if (!predicts() || observer_ != nullptr) {
     SLUICE_RETURN_IF_ERROR(
         store_->Multiply(file_.MatrixIndex(MatrixRole::kGate, layer), x, gate_.data(), d_ff));
+    AddUpBias(file_, layer, n, gate_.data());
   }
   if (predicts()) return RunPredictedFfn(layer, x[0]);
   if (observer_ != nullptr) Show(layer, 0, n, {});

@@ -137,9 +137,9 @@ class Decoder {
   void Show(uint32_t layer, uint32_t first, uint32_t n, std::span<const uint32_t> predicted) const;
   void RecordActive(uint32_t layer, uint32_t token);
   void RecordPass(uint32_t n);
-  std::span<const VectorView> Norm(std::span<const float> weight, uint32_t first, uint32_t n);
+  std::span<const VectorView> Norm(std::span<const float> weight, std::span<const float> bias,
+                                   uint32_t first, uint32_t n);
   std::string ModeNote() const;
-  void AddBias(std::span<const float> bias, float* rows, uint32_t n) const;
 
   const SluiceFile& file_;
   const ModelConfig& config_;

@@ -1,5 +1,5 @@
 // What both ways through an FFN share: the model, where its bundles are, and the two steps on a set
-// of bundles (up dots, then down AXPY) with their fixed summation order.
+// of bundles (up dots where there is a gate, then down AXPY) with their fixed summation order.
 #ifndef SLUICE_RUNTIME_FFN_CONTEXT_H_
 #define SLUICE_RUNTIME_FFN_CONTEXT_H_
 

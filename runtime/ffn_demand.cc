@@ -170,8 +170,10 @@ void DemandFfn::ComputeBatch(Work& w, std::span<const uint32_t> ready, std::span
   for (const uint32_t i : ready) firing[n++] = w.begin + i;
   if (gate.empty()) {
     dot(0, std::span(firing).first(n));
+    const auto bias = c_.file.up_bias(w.layer);
     size_t kept = 0;
     for (size_t r = 0; r < n; ++r) {
+      if (!bias.empty()) dots[r] += bias[c_.file.NeuronAt(w.layer, w.active[firing[r]])];
       const float a = c_.Act(dots[r]);
       w.coefficients[firing[r]] = a;
       if (a != 0.0f) firing[kept++] = firing[r];
@@ -180,6 +182,7 @@ void DemandFfn::ComputeBatch(Work& w, std::span<const uint32_t> ready, std::span
   } else {
     for (size_t r = 0; r < n; ++r) w.coefficients[firing[r]] = c_.Act(gate[w.active[firing[r]]]);
   }
+  if (!c_.bundles().has_up) return;
   dot(c_.bundles().up_offset(), std::span(firing).first(n));
   for (size_t r = 0; r < n; ++r) w.coefficients[firing[r]] *= dots[r];
 }

@@ -50,8 +50,8 @@ class DemandFfn {
   }
 
   // After Begin: adds the FFN's output to y [d_model]. x is the token's normed input in the forms
-  // that dots need, `gate` [d_ff] its gate values by position; empty: the gate rows of the bundles
-  // are used. After an error nothing is begun any more.
+  // that dots need, `gate` [d_ff] its gate values by position (see FfnObservation); empty: the gate
+  // rows of the bundles are used. After an error nothing is begun any more.
   absl::Status Finish(uint32_t layer, std::span<const float> gate, const VectorView& x, float* y);
   // Forgets what was begun; waits for its reads.
   void Cancel();

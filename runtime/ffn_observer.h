@@ -15,7 +15,9 @@ struct FfnObservation {
   std::span<const float> attended;  // [n x heads * head_dim] outputs of the heads, before O
   std::span<const float> residual;  // [n x d_model] what the FFN's norm is applied to
   std::span<const float> normed;    // [n x d_model] what the FFN's matrices are applied to
-  std::span<const float> gate;      // [n x d_ff] gate(normed) by position, before the activation
+  // [n x d_ff] gate(normed) by position, before the activation; of an FFN without a gate
+  // up(normed) with its bias, which decides there.
+  std::span<const float> gate;
   // The active set that a predictor gave, positions in rising order; only in predicted mode, where
   // tokens that go neuron by neuron are observed one by one. data() is null if none was asked.
   std::span<const uint32_t> predicted;

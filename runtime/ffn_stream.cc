@@ -157,9 +157,9 @@ void StreamFfn::ComputeRows(uint32_t layer, uint32_t first, uint32_t begin, uint
     const bool check = is_wanted(r) && (fresh || c_.MustCheckMapped(layer, first + r));
     damaged_[r] = check && !c_.file.BundleIsIntact(layer, first + r, c_.payload(bundles_[r]));
     down_[r] = bundles_[r] + c_.bundles().down_offset();
-    if (used && !damaged_[r] && x.size() > 1) ComputeRow(r, x, thread);
+    if (used && !damaged_[r] && x.size() > 1 && c_.bundles().has_up) ComputeRow(r, x, thread);
   }
-  if (x.size() == 1) ComputeRowsOfOneToken(begin, end, x[0]);
+  if (x.size() == 1 && c_.bundles().has_up) ComputeRowsOfOneToken(begin, end, x[0]);
 }
 
 // One row and the tokens for which its neuron is active.

@@ -101,6 +101,12 @@ class Planner {
           "%s: has no predictors; make them with sluice train, or take --mode exact",
           file_.path()));
     }
+    if (config_.learned_positions && request_.context > config_.context_length) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: a context of %u tokens was asked for, but the model has learned %u positions and no "
+          "more: give -c %u or less",
+          file_.path(), request_.context, config_.context_length, config_.context_length));
+    }
     if (request_.mapped) {
       plan_.n_slots = 0;
       plan_.n_buffers = 0;

@@ -67,7 +67,7 @@ struct MemoryPlan {
 };
 
 // ResourceExhausted naming the minimum if the budget is below it, FailedPrecondition for predicted
-// mode and a file without predictors.
+// mode and a file without predictors, InvalidArgument for more positions than a model has learned.
 absl::StatusOr<MemoryPlan> PlanMemory(const SluiceFile& file, const PlanRequest& request);
 
 // The most pieces that a pass streams where misses are read one by one, and where all bundles pass.

@@ -14,7 +14,17 @@ namespace sluice {
 void RmsNorm(std::span<const float> x, std::span<const float> weight, float epsilon,
              std::span<float> out);
 
+// out[i] = (x[i] - mean(x)) / sqrt(variance(x) + epsilon) * weight[i] + bias[i]. `out` may be `x`.
+void LayerNorm(std::span<const float> x, std::span<const float> weight, std::span<const float> bias,
+               float epsilon, std::span<float> out);
+
+// The one or, if there is a bias, the other.
+void Normalize(std::span<const float> x, std::span<const float> weight, std::span<const float> bias,
+               float epsilon, std::span<float> out);
+
 void AddInPlace(std::span<float> x, std::span<const float> y);
+// Adds y, which may be empty, to each of n rows as long as it is.
+void AddToRows(std::span<const float> y, float* rows, uint32_t n);
 
 // The FFN activation of one gate value.
 float Activate(Activation activation, float threshold, float gate);
@@ -22,12 +32,12 @@ float Activate(Activation activation, float threshold, float gate);
 // x = exp(x - max) / sum.
 void SoftmaxInPlace(std::span<float> x);
 
-// Rotates the heads of one token at `position`, heads of `head_dim` one after another. Pair i turns
-// by position * base^(-2i/head_dim) / divisors[i].
+// Rotates the first rope_dim elements of the heads of one token at `position`, heads of `head_dim`
+// one after another. Pair i turns by position * base^(-2i/rope_dim) / divisors[i].
 class Rope {
  public:
   Rope(const ModelConfig& config, std::span<const float> divisors);
-  // cos_sin has head_dim floats: cosine and sine of each pair.
+  // cos_sin has at least rope_dim floats: cosine and sine of each pair.
   void Angles(uint32_t position, std::span<float> cos_sin) const;
   void Apply(std::span<const float> cos_sin, std::span<float> heads) const;
 

@@ -64,7 +64,7 @@ TEST_F(GoldenTest, TheRecordsHoldWhatWasWritten) {
   EXPECT_EQ(c.head_dim, 16u);
   EXPECT_EQ(c.vocab_size, 40u);
   EXPECT_EQ(c.context_length, 128u);
-  EXPECT_EQ(c.rms_epsilon, 1e-6f);
+  EXPECT_EQ(c.norm_epsilon, 1e-6f);
   EXPECT_EQ(c.rope_base, 50000.0f);
   EXPECT_EQ(c.rope_style, RopeStyle::kHalf);
   EXPECT_EQ(c.activation, Activation::kFatRelu);

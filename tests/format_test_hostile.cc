@@ -159,7 +159,7 @@ std::vector<Hostile> HostileConfigs() {
       {"NoVocabulary", EditConfig([](auto& c) { c.vocab_size = 0; }), "vocabulary size is 0"},
       {"OtherVocabulary", EditConfig([](auto& c) { c.vocab_size = 41; }), "matrix embedding"},
       {"ContextZero", EditConfig([](auto& c) { c.context_length = 0; }), "context length is 0"},
-      {"EpsilonNan", EditConfig([](auto& c) { c.rms_epsilon = kNan; }), "RMS epsilon"},
+      {"EpsilonNan", EditConfig([](auto& c) { c.norm_epsilon = kNan; }), "norm epsilon"},
       {"RopeBaseInfinite",
        EditConfig([](auto& c) { c.rope_base = std::numeric_limits<float>::infinity(); }),
        "RoPE base"},
@@ -167,6 +167,19 @@ std::vector<Hostile> HostileConfigs() {
        "activation threshold"},
       {"ActivationUnknown", EditConfig([](auto& c) { c.activation = static_cast<Activation>(99); }),
        "unknown activation"},
+      {"NormUnknown", EditConfig([](auto& c) { c.norm = static_cast<NormKind>(2); }),
+       "unknown norm"},
+      {"UnrotatedOdd", EditConfig([](auto& c) { c.unrotated = 3; }), "RoPE leaves 3 of the 16"},
+      {"UnrotatedAbsurd", EditConfig([](auto& c) { c.unrotated = UINT32_MAX - 1; }),
+       "RoPE leaves 4294967294"},
+      {"FfnBiasesBesideAGate", EditConfig([](auto& c) { c.ffn_bias = true; }), "gated FFN"},
+      {"LearnedPositionsAbsurd", EditConfig([](auto& c) {
+         c.learned_positions = true;
+         c.context_length = 1u << 27;
+       }),
+       "learned positions"},
+      {"VectorsOfAPlainModel", EditConfig([](auto& c) { c.norm = NormKind::kLayer; }),
+       "vectors section has"},
       {"NameAbsurd", StoreIn<uint32_t>(kConfig, 4, UINT32_MAX), "config record is cut short"},
       {"ConfigOfAnotherVersion", StoreIn<uint32_t>(kConfig, 0, 2), "config record has version 2"},
       {"ProvenanceCutShort", EditRaw(SectionKind::kProvenance, [](auto& raw) { raw.resize(10); }),

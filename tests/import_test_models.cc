@@ -16,7 +16,7 @@
 namespace sluice {
 namespace {
 
-constexpr uint64_t kWidth = 32, kFfn = 44, kKvWidth = 16, kTokens = 8;
+constexpr uint64_t kWidth = 32, kFfn = 44, kKvWidth = 16, kTokens = 8, kPositions = 64;
 
 uint64_t Elements(const std::vector<uint64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), uint64_t{1}, std::multiplies<>());
@@ -24,7 +24,11 @@ uint64_t Elements(const std::vector<uint64_t>& shape) {
 
 }  // namespace
 
-std::map<std::string, TinyTensor> TinyTensors(bool qkv_bias) {
+std::map<std::string, TinyTensor> TinyTensors(const std::string& architecture) {
+  const bool is_opt = architecture == "opt",
+             gated = architecture == "llama" || architecture == "qwen2";
+  const bool layer_norm = is_opt || architecture == "nemotron";
+  const uint64_t kv = is_opt ? kWidth : kKvWidth;
   std::map<std::string, TinyTensor> tensors;
   const auto add = [&](const std::string& name, std::vector<uint64_t> shape) {
     std::mt19937 rng(static_cast<uint32_t>(tensors.size()) + 1);
@@ -33,24 +37,34 @@ std::map<std::string, TinyTensor> TinyTensors(bool qkv_bias) {
     for (float& v : t.values) v = static_cast<float>(static_cast<int>(rng() % 255) - 127) / 64.0f;
     tensors[name] = std::move(t);
   };
+  const auto norm = [&](const std::string& name) {
+    add(name + ".weight", {kWidth});
+    if (layer_norm) add(name + ".bias", {kWidth});
+  };
   add("token_embd.weight", {kTokens, kWidth});
-  add("output_norm.weight", {kWidth});
-  add("output.weight", {kTokens, kWidth});
+  if (is_opt) add("position_embd.weight", {kPositions, kWidth});
+  norm("output_norm");
+  if (!is_opt) add("output.weight", {kTokens, kWidth});
   for (int layer = 0; layer < 2; ++layer) {
     const std::string blk = absl::StrCat("blk.", layer, ".");
-    add(blk + "attn_norm.weight", {kWidth});
+    norm(blk + "attn_norm");
     add(blk + "attn_q.weight", {kWidth, kWidth});
-    add(blk + "attn_k.weight", {kKvWidth, kWidth});
-    add(blk + "attn_v.weight", {kKvWidth, kWidth});
+    add(blk + "attn_k.weight", {kv, kWidth});
+    add(blk + "attn_v.weight", {kv, kWidth});
     add(blk + "attn_output.weight", {kWidth, kWidth});
-    add(blk + "ffn_norm.weight", {kWidth});
-    add(blk + "ffn_gate.weight", {kFfn, kWidth});
+    norm(blk + "ffn_norm");
+    if (gated) add(blk + "ffn_gate.weight", {kFfn, kWidth});
     add(blk + "ffn_up.weight", {kFfn, kWidth});
     add(blk + "ffn_down.weight", {kWidth, kFfn});
-    if (!qkv_bias) continue;
+    if (is_opt) {
+      add(blk + "attn_output.bias", {kWidth});
+      add(blk + "ffn_up.bias", {kFfn});
+      add(blk + "ffn_down.bias", {kWidth});
+    }
+    if (architecture != "qwen2" && !is_opt) continue;
     add(blk + "attn_q.bias", {kWidth});
-    add(blk + "attn_k.bias", {kKvWidth});
-    add(blk + "attn_v.bias", {kKvWidth});
+    add(blk + "attn_k.bias", {kv});
+    add(blk + "attn_v.bias", {kv});
   }
   return tensors;
 }
@@ -62,12 +76,15 @@ TinyGguf::TinyGguf(const std::string& arch)
       ints{{arch + ".block_count", 2},
            {arch + ".embedding_length", kWidth},
            {arch + ".feed_forward_length", kFfn},
-           {arch + ".context_length", 64},
-           {arch + ".attention.head_count", 4},
-           {arch + ".attention.head_count_kv", 2}},
-      floats{{arch + ".attention.layer_norm_rms_epsilon", 1e-5f}},
+           {arch + ".context_length", kPositions},
+           {arch + ".attention.head_count", 4}},
       tokens{"<unk>", "<s>", "</s>", "a", "b", "c", "ab", "bc"},
-      tensors(TinyTensors(arch == "qwen2")) {}
+      tensors(TinyTensors(arch)) {
+  const bool layer_norm = arch == "opt" || arch == "nemotron";
+  floats[absl::StrCat(arch, ".attention.layer_norm_", layer_norm ? "" : "rms_", "epsilon")] = 1e-5f;
+  if (arch != "opt") ints[arch + ".attention.head_count_kv"] = 2;
+  if (arch == "nemotron") ints[arch + ".rope.dimension_count"] = 4;
+}
 
 void TinyGguf::AddMetadata(GgufWriter& writer) const {
   for (const auto& [key, value] : strings) writer.AddString(key, value);
@@ -75,6 +92,7 @@ void TinyGguf::AddMetadata(GgufWriter& writer) const {
   for (const auto& [key, value] : floats) writer.AddFloat32(key, value);
   for (const auto& [key, value] : bools) writer.AddBool(key, value);
   for (const auto& [key, value] : int_arrays) writer.AddInt32Array(key, value);
+  for (const auto& [key, value] : string_arrays) writer.AddStringArray(key, value);
   writer.AddStringArray("tokenizer.ggml.tokens", tokens);
   writer.AddFloat32Array("tokenizer.ggml.scores", std::vector<float>(tokens.size()));
   std::vector<int32_t> types(tokens.size(), 1);
@@ -120,29 +138,60 @@ void TinyGguf::WriteSplit(const std::string& prefix, uint16_t parts) const {
 
 namespace {
 
-std::string HfName(std::string name) {
-  static const std::map<std::string, std::string> kParts = {
-      {"token_embd", "model.embed_tokens"},
-      {"output_norm", "model.norm"},
-      {"output", "lm_head"},
-      {"attn_norm", "input_layernorm"},
-      {"attn_q", "self_attn.q_proj"},
-      {"attn_k", "self_attn.k_proj"},
-      {"attn_v", "self_attn.v_proj"},
-      {"attn_output", "self_attn.o_proj"},
-      {"ffn_norm", "post_attention_layernorm"},
-      {"ffn_gate", "mlp.gate_proj"},
-      {"ffn_up", "mlp.up_proj"},
-      {"ffn_down", "mlp.down_proj"},
-  };
+using Names = std::map<std::string, std::string>;
+
+const Names kLlamaNames = {
+    {"token_embd", "model.embed_tokens"},
+    {"output_norm", "model.norm"},
+    {"output", "lm_head"},
+    {"blk", "model.layers"},
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+};
+const Names kOptNames = {
+    {"token_embd", "model.decoder.embed_tokens"},
+    {"position_embd", "model.decoder.embed_positions"},
+    {"output_norm", "model.decoder.final_layer_norm"},
+    {"blk", "model.decoder.layers"},
+    {"attn_norm", "self_attn_layer_norm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.out_proj"},
+    {"ffn_norm", "final_layer_norm"},
+    {"ffn_up", "fc1"},
+    {"ffn_down", "fc2"},
+};
+
+std::string HfName(std::string name, const Names& names) {
   std::string prefix;
   if (name.starts_with("blk.")) {
     const size_t part = name.find('.', 4) + 1;
-    prefix = absl::StrCat("model.layers.", name.substr(4, part - 4));
+    prefix = absl::StrCat(names.at("blk"), ".", name.substr(4, part - 4));
     name = name.substr(part);
   }
   const size_t suffix = name.rfind('.');
-  return absl::StrCat(prefix, kParts.at(name.substr(0, suffix)), name.substr(suffix));
+  return absl::StrCat(prefix, names.at(name.substr(0, suffix)), name.substr(suffix));
+}
+
+// What the checkpoint has where a GGUF file has `tensor`: two rows for padding before OPT's
+// positions; norm weights less one in Nemotron.
+TinyTensor HfTensor(const std::string& architecture, const std::string& name, TinyTensor tensor) {
+  if (name == "position_embd.weight") {
+    tensor.shape[0] += 2;
+    tensor.values.insert(tensor.values.begin(), 2 * kWidth, 99.0f);
+  }
+  if (architecture == "nemotron" && name.ends_with("norm.weight")) {
+    for (float& v : tensor.values) v -= 1.0f;
+  }
+  return tensor;
 }
 
 const char* DtypeOf(SourceType type) {
@@ -177,7 +226,7 @@ void WriteSafetensors(const std::string& path, const NamedTensors& tensors) {
 
 }  // namespace
 
-TinyFolder::TinyFolder()
+TinyFolder::TinyFolder(const std::string& architecture)
     : config{{"model_type", "\"qwen2\""},       {"hidden_size", "32"},
              {"intermediate_size", "44"},       {"num_hidden_layers", "2"},
              {"num_attention_heads", "4"},      {"num_key_value_heads", "2"},
@@ -189,7 +238,25 @@ TinyFolder::TinyFolder()
           "merges": ["a b", "b c"]},
           "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
           "decoder": {"type": "ByteLevel"}})") {
-  for (auto& [name, tensor] : TinyTensors(true)) tensors[HfName(name)] = tensor;
+  const bool is_opt = architecture == "opt";
+  for (const auto& [name, tensor] : TinyTensors(architecture)) {
+    tensors[HfName(name, is_opt ? kOptNames : kLlamaNames)] = HfTensor(architecture, name, tensor);
+  }
+  config["model_type"] = absl::StrCat("\"", architecture, "\"");
+  if (architecture == "nemotron" || architecture == "arcee") config["hidden_act"] = "\"relu2\"";
+  if (architecture == "nemotron") {
+    config["norm_eps"] = config["rms_norm_eps"];
+    config.erase("rms_norm_eps");
+  }
+  if (!is_opt) return;
+  for (const char* key : {"intermediate_size", "num_key_value_heads", "rms_norm_eps", "hidden_act",
+                          "tie_word_embeddings"}) {
+    config.erase(key);
+  }
+  config["ffn_dim"] = "44";
+  config["activation_function"] = "\"relu\"";
+  config["word_embed_proj_dim"] = "32";
+  config["do_layer_norm_before"] = "true";
 }
 
 void TinyFolder::Write(const std::string& folder, int shards) const {

@@ -1,5 +1,5 @@
-// A tiny model of the Llama family for importer tests: every part can be changed before it is
-// written, so that a test states only what differs from a good model.
+// A tiny model of the Llama family or a relative for importer tests: every part can be changed
+// before it is written, so that a test states only what differs from a good model.
 #ifndef SLUICE_TESTS_IMPORT_TEST_MODELS_H_
 #define SLUICE_TESTS_IMPORT_TEST_MODELS_H_
 
@@ -20,9 +20,10 @@ struct TinyTensor {
   SourceType type = SourceType::kF32;
 };
 
-// 2 layers, width 32, FFN 44, 4 heads of 8 with 2 for K and V, 8 tokens, untied head. Weights are
-// seeded random numbers that half and bfloat16 hold exactly.
-std::map<std::string, TinyTensor> TinyTensors(bool qkv_bias);
+// 2 layers, width 32, FFN 44, 4 heads of 8 with 2 for K and V, 8 tokens, untied head, 64 positions;
+// "opt" has 4 heads for K and V and a tied head. Weights are seeded random numbers that half and
+// bfloat16 hold exactly. "qwen2" has biases on Q, K and V.
+std::map<std::string, TinyTensor> TinyTensors(const std::string& architecture);
 
 struct TinyGguf {
   explicit TinyGguf(const std::string& arch = "llama");
@@ -35,6 +36,7 @@ struct TinyGguf {
   std::map<std::string, float> floats;
   std::map<std::string, bool> bools;
   std::map<std::string, std::vector<int32_t>> int_arrays;
+  std::map<std::string, std::vector<std::string>> string_arrays;
   std::vector<std::string> tokens;
   std::map<std::string, TinyTensor> tensors;
 
@@ -42,9 +44,10 @@ struct TinyGguf {
   void AddMetadata(GgufWriter& writer) const;
 };
 
-// A folder as Hugging Face's libraries write it, with the same weights as TinyGguf("qwen2").
+// A folder as Hugging Face's libraries write it, with the same weights as the TinyGguf of the
+// architecture.
 struct TinyFolder {
-  TinyFolder();
+  explicit TinyFolder(const std::string& architecture = "qwen2");
   // Writes into `folder`, which must exist. With `shards` > 0 the tensors are dealt out over that
   // many files in turn, with an index.
   void Write(const std::string& folder, int shards = 0) const;

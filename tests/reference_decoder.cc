@@ -42,28 +42,45 @@ absl::StatusOr<ReferenceDecoder> ReferenceDecoder::Load(const ModelSource& sourc
     m.rows = source.Find(name + ".weight")->shape[0];
     return absl::OkStatus();
   };
+  // Of those that some models have.
+  const auto optional = [&](const std::string& name, Vector& v) -> absl::Status {
+    if (source.Find(name) == nullptr) return absl::OkStatus();
+    SLUICE_ASSIGN_OR_RETURN(v, ReadFloats(source, name));
+    return absl::OkStatus();
+  };
+  const auto norm = [&](const std::string& name, Norm& n) -> absl::Status {
+    SLUICE_ASSIGN_OR_RETURN(n.weight, ReadFloats(source, name + ".weight"));
+    return optional(name + ".bias", n.bias);
+  };
   SLUICE_RETURN_IF_ERROR(matrix("token_embd", d.embedding_));
+  if (source.Find("position_embd.weight") != nullptr) {
+    SLUICE_RETURN_IF_ERROR(matrix("position_embd", d.positions_));
+  }
   d.head_ = d.embedding_;
   if (!d.config_.tied_head) SLUICE_RETURN_IF_ERROR(matrix("output", d.head_));
   for (uint32_t l = 0; l < d.config_.n_layers; ++l) {
     const std::string blk = absl::StrCat("blk.", l, ".");
     Layer& layer = d.layers_.emplace_back();
-    SLUICE_ASSIGN_OR_RETURN(layer.attention_norm, ReadFloats(source, blk + "attn_norm.weight"));
-    SLUICE_ASSIGN_OR_RETURN(layer.ffn_norm, ReadFloats(source, blk + "ffn_norm.weight"));
+    SLUICE_RETURN_IF_ERROR(norm(blk + "attn_norm", layer.attention_norm));
+    SLUICE_RETURN_IF_ERROR(norm(blk + "ffn_norm", layer.ffn_norm));
     SLUICE_RETURN_IF_ERROR(matrix(blk + "attn_q", layer.q));
     SLUICE_RETURN_IF_ERROR(matrix(blk + "attn_k", layer.k));
     SLUICE_RETURN_IF_ERROR(matrix(blk + "attn_v", layer.v));
     SLUICE_RETURN_IF_ERROR(matrix(blk + "attn_output", layer.o));
-    SLUICE_RETURN_IF_ERROR(matrix(blk + "ffn_gate", layer.gate));
+    if (source.Find(blk + "ffn_gate.weight") != nullptr) {
+      SLUICE_RETURN_IF_ERROR(matrix(blk + "ffn_gate", layer.gate));
+    }
     SLUICE_RETURN_IF_ERROR(matrix(blk + "ffn_up", layer.up));
     SLUICE_RETURN_IF_ERROR(matrix(blk + "ffn_down", layer.down));
-    if (!d.config_.qkv_bias) continue;
-    SLUICE_ASSIGN_OR_RETURN(layer.q_bias, ReadFloats(source, blk + "attn_q.bias"));
-    SLUICE_ASSIGN_OR_RETURN(layer.k_bias, ReadFloats(source, blk + "attn_k.bias"));
-    SLUICE_ASSIGN_OR_RETURN(layer.v_bias, ReadFloats(source, blk + "attn_v.bias"));
+    SLUICE_RETURN_IF_ERROR(optional(blk + "attn_q.bias", layer.q_bias));
+    SLUICE_RETURN_IF_ERROR(optional(blk + "attn_k.bias", layer.k_bias));
+    SLUICE_RETURN_IF_ERROR(optional(blk + "attn_v.bias", layer.v_bias));
+    SLUICE_RETURN_IF_ERROR(optional(blk + "attn_output.bias", layer.o_bias));
+    SLUICE_RETURN_IF_ERROR(optional(blk + "ffn_up.bias", layer.up_bias));
+    SLUICE_RETURN_IF_ERROR(optional(blk + "ffn_down.bias", layer.down_bias));
   }
-  SLUICE_ASSIGN_OR_RETURN(d.output_norm_, ReadFloats(source, "output_norm.weight"));
-  d.rope_divisors_.assign(d.config_.head_dim / 2, 1.0f);
+  SLUICE_RETURN_IF_ERROR(norm("output_norm", d.output_norm_));
+  d.rope_divisors_.assign((d.config_.head_dim - d.config_.unrotated) / 2, 1.0f);
   if (source.Find("rope_freqs.weight") != nullptr) {
     SLUICE_ASSIGN_OR_RETURN(d.rope_divisors_, ReadFloats(source, "rope_freqs.weight"));
   }
@@ -105,32 +122,39 @@ ReferenceDecoder::Vector ReferenceDecoder::Matrix::Times(const Vector& x) const 
   return y;
 }
 
-// x / sqrt(mean(x^2) + epsilon) * weight.
-ReferenceDecoder::Vector ReferenceDecoder::Normed(const Vector& x, const Vector& weight) const {
+// x / sqrt(mean(x^2) + epsilon) * weight, or, with a bias,
+// (x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * weight + bias.
+ReferenceDecoder::Vector ReferenceDecoder::Normed(const Vector& x, const Norm& norm) const {
+  const auto n = static_cast<double>(x.size());
+  double mean = 0;
+  if (!norm.bias.empty()) {
+    for (const float v : x) mean += static_cast<double>(v) / n;
+  }
   double squares = 0;
-  for (const float v : x) squares += static_cast<double>(v) * static_cast<double>(v);
-  const double mean = squares / static_cast<double>(x.size());
-  const double root = std::sqrt(mean + static_cast<double>(config_.rms_epsilon));
+  for (const float v : x) squares += std::pow(static_cast<double>(v) - mean, 2);
+  const double root = std::sqrt(squares / n + static_cast<double>(config_.norm_epsilon));
   Vector y(x.size());
   for (size_t i = 0; i < x.size(); ++i) {
-    y[i] = static_cast<float>(static_cast<double>(x[i]) / root * static_cast<double>(weight[i]));
+    const double normed = (static_cast<double>(x[i]) - mean) / root;
+    y[i] = static_cast<float>(normed * static_cast<double>(norm.weight[i]));
   }
+  AddTo(y, norm.bias);
   return y;
 }
 
-// Pair i of every head turns by position * base^(-2i / head_dim) / divisor[i].
+// Of the first n elements of every head pair i turns by position * base^(-2i / n) / divisor[i].
 void ReferenceDecoder::Rotate(size_t position, Vector& heads) const {
-  const size_t d = config_.head_dim;
-  for (size_t head = 0; head < heads.size(); head += d) {
-    for (size_t i = 0; i < d / 2; ++i) {
+  const size_t n = config_.head_dim - config_.unrotated;
+  for (size_t head = 0; head < heads.size(); head += config_.head_dim) {
+    for (size_t i = 0; i < n / 2; ++i) {
       const double frequency =
           1.0 / std::pow(static_cast<double>(config_.rope_base),
-                         2.0 * static_cast<double>(i) / static_cast<double>(d));
+                         2.0 * static_cast<double>(i) / static_cast<double>(n));
       const double angle =
           static_cast<double>(position) * frequency / static_cast<double>(rope_divisors_[i]);
       const bool interleaved = config_.rope_style == RopeStyle::kInterleaved;
       float& a = heads[head + (interleaved ? 2 * i : i)];
-      float& b = heads[head + (interleaved ? 2 * i + 1 : i + d / 2)];
+      float& b = heads[head + (interleaved ? 2 * i + 1 : i + n / 2)];
       const double x = static_cast<double>(a), y = static_cast<double>(b);
       a = static_cast<float>(x * std::cos(angle) - y * std::sin(angle));
       b = static_cast<float>(x * std::sin(angle) + y * std::cos(angle));
@@ -183,6 +207,24 @@ ReferenceDecoder::Vector ReferenceDecoder::Attend(const Vector& q, const std::ve
   return out;
 }
 
+// down(activation(gate(x)) * up(x)), or without a gate down(activation(up(x) + bias)) + bias.
+ReferenceDecoder::Vector ReferenceDecoder::Ffn(const Layer& layer, const Vector& x) const {
+  const bool gated = layer.gate.rows > 0;
+  Vector up = layer.up.Times(x);
+  AddTo(up, layer.up_bias);
+  const Vector gate = gated ? layer.gate.Times(x) : up;
+  Vector inner(gate.size());
+  for (size_t i = 0; i < gate.size(); ++i) {
+    const float a = Activate(gate[i]);
+    n_zero_ += a == 0.0f;
+    inner[i] = gated ? a * up[i] : a;
+  }
+  n_neurons_ += static_cast<double>(gate.size());
+  Vector y = layer.down.Times(inner);
+  AddTo(y, layer.down_bias);
+  return y;
+}
+
 void ReferenceDecoder::RunLayer(const Layer& layer, std::vector<Vector>& x) const {
   std::vector<Vector> keys, values;
   for (size_t t = 0; t < x.size(); ++t) {
@@ -200,17 +242,8 @@ void ReferenceDecoder::RunLayer(const Layer& layer, std::vector<Vector>& x) cons
     keys.push_back(k);
     values.push_back(v);
     AddTo(x[t], layer.o.Times(Attend(q, keys, values)));
-
-    const Vector f = Normed(x[t], layer.ffn_norm);
-    const Vector gate = layer.gate.Times(f), up = layer.up.Times(f);
-    Vector inner(gate.size());
-    for (size_t i = 0; i < gate.size(); ++i) {
-      const float a = Activate(gate[i]);
-      n_zero_ += a == 0.0f;
-      inner[i] = a * up[i];
-    }
-    n_neurons_ += static_cast<double>(gate.size());
-    AddTo(x[t], layer.down.Times(inner));
+    AddTo(x[t], layer.o_bias);
+    AddTo(x[t], Ffn(layer, Normed(x[t], layer.ffn_norm)));
   }
 }
 
@@ -219,7 +252,10 @@ std::vector<std::vector<float>> ReferenceDecoder::Logits(std::span<const int32_t
   std::vector<Vector> x;
   for (const int32_t t : tokens) {
     const auto row = embedding_.w.begin() + t * static_cast<ptrdiff_t>(config_.d_model);
-    x.emplace_back(row, row + config_.d_model);
+    Vector& last = x.emplace_back(row, row + config_.d_model);
+    if (positions_.rows == 0) continue;
+    const size_t position = (x.size() - 1) * config_.d_model;
+    for (size_t i = 0; i < last.size(); ++i) last[i] += positions_.w[position + i];
   }
   for (const Layer& layer : layers_) RunLayer(layer, x);
   std::vector<Vector> logits;

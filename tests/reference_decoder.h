@@ -1,6 +1,6 @@
-// A decoder of the Llama family as the papers write it: float weights, sums in double, every key
-// and value kept as a float, one plain loop for each step. Slow and obvious, and it shares nothing
-// with runtime/: what the decoder's logits are compared with.
+// A decoder of the Llama family or one of its relatives as the papers write it: float weights, sums
+// in double, every key and value kept as a float, one plain loop for each step. Slow and obvious,
+// and it shares nothing with runtime/: what the decoder's logits are compared with.
 #ifndef SLUICE_TESTS_REFERENCE_DECODER_H_
 #define SLUICE_TESTS_REFERENCE_DECODER_H_
 
@@ -41,25 +41,31 @@ class ReferenceDecoder {
     Vector w;  // row after row
     Vector Times(const Vector& x) const;
   };
+  struct Norm {
+    Vector weight, bias;  // no bias: an RMS norm, else a layer norm
+  };
   struct Layer {
-    Vector attention_norm, ffn_norm;
+    Norm attention_norm, ffn_norm;
     Matrix q, k, v, o;
-    Vector q_bias, k_bias, v_bias;  // empty where the model has none
-    Matrix gate, up, down;
+    Vector q_bias, k_bias, v_bias, o_bias;  // empty where the model has none
+    Matrix gate, up, down;                  // gate of no rows: the FFN has none
+    Vector up_bias, down_bias;
   };
 
-  Vector Normed(const Vector& x, const Vector& weight) const;
+  Vector Normed(const Vector& x, const Norm& norm) const;
   void Rotate(size_t position, Vector& heads) const;
   float Activate(float gate) const;
   // Attention of the last of `keys`; keys[p] and values[p] are those of position p.
   Vector Attend(const Vector& q, const std::vector<Vector>& keys,
                 const std::vector<Vector>& values) const;
+  Vector Ffn(const Layer& layer, const Vector& x) const;
   void RunLayer(const Layer& layer, std::vector<Vector>& x) const;
 
   ModelConfig config_;
   Matrix embedding_, head_;
+  Matrix positions_;  // of no rows: none were learned
   std::vector<Layer> layers_;
-  Vector output_norm_;
+  Norm output_norm_;
   Vector rope_divisors_;
   bool half_kv_ = false;
   mutable double n_zero_ = 0, n_neurons_ = 0;

@@ -144,6 +144,13 @@ TEST(LogitsTest, RopeDivisorsAndAnotherBaseAreWithinTheStatedErrorOfTheReference
   ExpectToyWithinBounds(toy);
 }
 
+TEST(LogitsTest, RelativesWithoutAGateAreWithinTheStatedErrorOfTheReference) {
+  for (const char* architecture : {"opt", "nemotron", "arcee"}) {
+    SCOPED_TRACE(architecture);
+    ExpectToyWithinBounds(ToyRelative(architecture));
+  }
+}
+
 TEST(LogitsTest, HeadsThatAreWiderThanTheModelAreWithinTheStatedErrorOfTheReference) {
   ToyModel toy;
   toy.n_heads = 8;

@@ -77,8 +77,10 @@ absl::Status WriteBundles(const TinySluice& model, SluiceWriter& writer) {
             static_cast<uint32_t>(model.directory.matrices.size()) - 3 * model.config.n_layers + l;
         EncodeRow(b.type, TinyMatrixRow(model, gate, p), std::span(payload).first(b.row_bytes()));
       }
-      EncodeRow(b.type, TinyUpRow(model, l, neuron),
-                std::span(payload).subspan(b.up_offset(), b.row_bytes()));
+      if (b.has_up) {
+        EncodeRow(b.type, TinyUpRow(model, l, neuron),
+                  std::span(payload).subspan(b.up_offset(), b.row_bytes()));
+      }
       EncodeRow(b.type, TinyDownColumn(model, l, neuron),
                 std::span(payload).subspan(b.down_offset()));
       SLUICE_RETURN_IF_ERROR(writer.WriteBundle(l, p, neuron, payload));
@@ -113,7 +115,7 @@ TinySluice MakeTinySluice(WeightType ffn) {
   c.head_dim = 16;
   c.vocab_size = 40;
   c.context_length = 128;
-  c.rms_epsilon = 1e-6f;
+  c.norm_epsilon = 1e-6f;
   c.rope_base = 50000.0f;
   c.rope_style = RopeStyle::kHalf;
   c.activation = Activation::kFatRelu;
@@ -124,6 +126,19 @@ TinySluice MakeTinySluice(WeightType ffn) {
   model.vectors = Vectors(c);
   model.tokenizer = Tokenizer(c.vocab_size);
   model.provenance = {"tiny.gguf", "F32", "test", 0.5f, 0.25f, 0.125f, 0.0625f};
+  return model;
+}
+
+TinySluice MakeTinyRelative(WeightType ffn) {
+  TinySluice model = MakeTinySluice(ffn);
+  ModelConfig& c = model.config;
+  c.architecture = "opt";
+  c.norm = NormKind::kLayer;
+  c.gated = false;
+  c.o_bias = c.ffn_bias = c.learned_positions = true;
+  c.unrotated = 8;
+  model.directory = MakeDirectory(c, TinyShape(ffn));
+  model.vectors = Vectors(c);
   return model;
 }
 

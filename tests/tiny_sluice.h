@@ -34,6 +34,10 @@ TinySluice MakeTinySluice(WeightType ffn);
 // The same with predictors of rank 32 and 64, gate rows in the bundles, and a record of activity.
 TinySluice MakeTinyPredicted(WeightType ffn);
 
+// MakeTinySluice's as a relative of the Llama family with all that one may have: layer norms, no
+// gate, all biases, learned positions, and half of each head rotated all the same.
+TinySluice MakeTinyRelative(WeightType ffn);
+
 // The neuron that lies at a position: not the original order, and another one for each layer.
 uint32_t TinyNeuron(uint32_t layer, uint32_t position);
 

@@ -26,32 +26,52 @@ struct Tensor {
   float mean;
 };
 
+bool IsGated(const ToyModel& m) { return m.architecture == "llama" || m.architecture == "qwen2"; }
+bool HasLayerNorms(const ToyModel& m) {
+  return m.architecture == "opt" || m.architecture == "nemotron";
+}
+
 std::vector<Tensor> Tensors(const ToyModel& m) {
   const auto by = [](uint32_t n) { return 1.0f / std::sqrt(static_cast<float>(n)); };
   const uint64_t d = m.d_model, q = uint64_t{m.n_heads} * m.head_dim;
   const uint64_t kv = uint64_t{m.n_kv_heads} * m.head_dim;
   std::vector<Tensor> out;
+  const bool gated = IsGated(m), is_opt = m.architecture == "opt";
+  const auto bias = [&](const std::string& name, uint64_t n, float mean = 0.0f) {
+    out.push_back({name + ".bias", {n}, 0.2f, mean});
+  };
+  // Layer norms take out what embeddings share: their biases put it in again.
+  const auto norm = [&](const std::string& name) {
+    out.push_back({name + ".weight", {d}, 0.1f, 1.0f});
+    if (HasLayerNorms(m)) bias(name, d, kCommon / std::sqrt(1.0f + kCommon * kCommon));
+  };
   out.push_back({"token_embd.weight", {m.vocab_size, d}, 1.0f, kCommon});
+  if (is_opt) out.push_back({"position_embd.weight", {m.context_length, d}, 0.5f, 0.0f});
   for (uint32_t l = 0; l < m.n_layers; ++l) {
     const std::string blk = absl::StrCat("blk.", l, ".");
-    out.push_back({blk + "attn_norm.weight", {d}, 0.1f, 1.0f});
-    out.push_back({blk + "ffn_norm.weight", {d}, 0.1f, 1.0f});
+    norm(blk + "attn_norm");
+    norm(blk + "ffn_norm");
     out.push_back({blk + "attn_q.weight", {q, d}, 1.5f * by(m.d_model), 0.0f});
     out.push_back({blk + "attn_k.weight", {kv, d}, 1.5f * by(m.d_model), 0.0f});
     out.push_back({blk + "attn_v.weight", {kv, d}, by(m.d_model), 0.0f});
     out.push_back({blk + "attn_output.weight", {d, q}, 0.7f * by(static_cast<uint32_t>(q)), 0.0f});
-    // The input of the gate has mean kCommon / sqrt(1 + kCommon^2): this mean of its weights moves
-    // gate values by gate_lean * that much.
+    // The input of the gate (or up, without one) has mean kCommon / sqrt(1 + kCommon^2): this mean
+    // of its weights moves gate values by gate_lean * that much.
     const float lean = -m.gate_lean / static_cast<float>(m.d_model);
-    out.push_back({blk + "ffn_gate.weight", {m.d_ff, d}, by(m.d_model), lean});
-    out.push_back({blk + "ffn_up.weight", {m.d_ff, d}, by(m.d_model), 0.0f});
+    if (gated) out.push_back({blk + "ffn_gate.weight", {m.d_ff, d}, by(m.d_model), lean});
+    out.push_back({blk + "ffn_up.weight", {m.d_ff, d}, by(m.d_model), gated ? 0.0f : lean});
     out.push_back({blk + "ffn_down.weight", {d, m.d_ff}, 2.0f * by(m.d_ff), 0.0f});
-    if (m.architecture != "qwen2") continue;
+    if (is_opt) {
+      bias(blk + "attn_output", d);
+      bias(blk + "ffn_up", m.d_ff);
+      bias(blk + "ffn_down", d);
+    }
+    if (m.architecture != "qwen2" && !is_opt) continue;
     out.push_back({blk + "attn_q.bias", {q}, 0.3f, 0.0f});
     out.push_back({blk + "attn_k.bias", {kv}, 0.3f, 0.0f});
     out.push_back({blk + "attn_v.bias", {kv}, 0.3f, 0.0f});
   }
-  out.push_back({"output_norm.weight", {d}, 0.1f, 1.0f});
+  norm("output_norm");
   if (!m.tied_head) out.push_back({"output.weight", {m.vocab_size, d}, 3.0f * by(m.d_model), 0.0f});
   if (m.rope_divisors) out.push_back({"rope_freqs.weight", {m.head_dim / 2}, 0.3f, 2.0f});
   return out;
@@ -98,7 +118,11 @@ void AddMetadata(const ToyModel& m, GgufWriter& writer) {
   number("attention.head_count_kv", m.n_kv_heads);
   number("attention.key_length", m.head_dim);
   number("attention.value_length", m.head_dim);
-  writer.AddFloat32(absl::StrCat(m.architecture, ".attention.layer_norm_rms_epsilon"), 1e-5f);
+  if (m.architecture == "nemotron") number("rope.dimension_count", m.head_dim / 2);
+  writer.AddFloat32(
+      absl::StrCat(m.architecture, HasLayerNorms(m) ? ".attention.layer_norm_epsilon"
+                                                    : ".attention.layer_norm_rms_epsilon"),
+      1e-5f);
   writer.AddFloat32(absl::StrCat(m.architecture, ".rope.freq_base"), m.rope_base);
   writer.AddString(kActivationKey, ActivationName(m.activation));
   if (m.activation == Activation::kFatRelu) {
@@ -108,6 +132,18 @@ void AddMetadata(const ToyModel& m, GgufWriter& writer) {
 }
 
 }  // namespace
+
+ToyModel ToyRelative(const std::string& architecture) {
+  ToyModel toy;
+  toy.architecture = architecture;
+  if (architecture == "opt") {
+    toy.n_kv_heads = toy.n_heads;
+    toy.tied_head = true;
+  } else {
+    toy.activation = Activation::kRelu2;
+  }
+  return toy;
+}
 
 absl::Status WriteToyModel(const ToyModel& model, const std::string& path) {
   GgufWriter writer;

@@ -16,7 +16,8 @@
 namespace sluice {
 
 struct ToyModel {
-  std::string architecture = "llama";  // "qwen2": RoPE by halves, biases on Q, K and V
+  // "qwen2": RoPE by halves, biases on Q, K and V. "opt", "nemotron", "arcee": see ToyRelative.
+  std::string architecture = "llama";
   uint32_t n_layers = 3;
   uint32_t d_model = 96;
   uint32_t d_ff = 160;
@@ -35,6 +36,11 @@ struct ToyModel {
   bool equal_rows = false;             // one random row for each matrix: quick to write
   uint64_t seed = 1;
 };
+
+// One that takes after a relative of the Llama family: without a gate; "opt" with learned
+// positions, layer norms, biases everywhere and ReLU, "nemotron" with layer norms, half of each
+// head rotated and ReLU^2, "arcee" with ReLU^2.
+ToyModel ToyRelative(const std::string& architecture);
 
 // Replaces `path`.
 absl::Status WriteToyModel(const ToyModel& model, const std::string& path);

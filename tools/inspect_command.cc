@@ -76,7 +76,7 @@ Json ToJson(const SluiceFile& file, const TokenizerData& tokenizer) {
         {"head_dim", c.head_dim},
         {"vocab_size", c.vocab_size},
         {"context_length", c.context_length},
-        {"rms_epsilon", c.rms_epsilon},
+        {"norm_epsilon", c.norm_epsilon},
         {"rope_base", c.rope_base},
         {"rope_style", c.rope_style == RopeStyle::kInterleaved ? "interleaved" : "half"},
         {"activation", ActivationName(c.activation)},
@@ -128,7 +128,7 @@ void Print(const SluiceFile& file, const TokenizerData& tokenizer) {
       c.sparse() ? "neurons at zero are skipped" : "no exact zeros: every neuron is needed");
   absl::PrintF("context     %u trained; RoPE base %g, %s; norm epsilon %g\n", c.context_length,
                c.rope_base, c.rope_style == RopeStyle::kInterleaved ? "interleaved" : "half",
-               c.rms_epsilon);
+               c.norm_epsilon);
   absl::PrintF("head        %s\n", c.tied_head ? "tied to the embedding" : "its own matrix");
   absl::PrintF("tokenizer   %s, %u tokens\n",
                tokenizer.kind == TokenizerKind::kSentencePiece ? "SentencePiece" : "byte-level BPE",

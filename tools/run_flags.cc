@@ -30,6 +30,12 @@ absl::StatusOr<uint32_t> ChooseContext(const ModelConfig& config, int64_t wanted
         "beyond its first window; give -c %u or less",
         context, config.attention_window, config.attention_window));
   }
+  if (config.learned_positions && context > config.context_length) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("-c is %u, but the model has learned %u positions and no more; give -c %u "
+                        "or less",
+                        context, config.context_length, config.context_length));
+  }
   if (context > config.context_length) {
     absl::FPrintF(stderr,
                   "sluice: -c is %u and the model was trained with %u: beyond that its text is "

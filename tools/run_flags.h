@@ -16,8 +16,8 @@ namespace sluice {
 absl::Status InRange(const char* flag, int64_t v, int64_t min, int64_t max);
 
 // What `-c` asks for (0: what the model was trained with; -1: that, but not all of a very long
-// one). A context beyond the trained one is noted on stderr, one beyond an attention window
-// refused.
+// one). A context beyond the trained one is noted on stderr, one beyond an attention window or
+// beyond learned positions refused.
 absl::StatusOr<uint32_t> ChooseContext(const ModelConfig& config, int64_t wanted);
 
 // What `-t` asks for; -1: one a core that this process may use.

@@ -22,25 +22,35 @@ namespace {
 constexpr int kMaxEdits = 16;
 constexpr size_t kHeaderFields = 80;  // zeros from here to the checksum
 
-const SluiceImage& GoodImage() {
-  static const SluiceImage image = [] {
-    const TempDir dir;
-    const std::string path = dir.File("good.sluice");
-    if (!WriteTinySluice(MakeTinyPredicted(WeightType::kQ4), path).ok()) std::abort();
-    SluiceImage loaded = SluiceImage::Load(path);
-    loaded.DropWeights();
-    return loaded;
-  }();
-  return image;
+SluiceImage MakeImage(const TinySluice& model) {
+  const TempDir dir;
+  const std::string path = dir.File("good.sluice");
+  if (!WriteTinySluice(model, path).ok()) std::abort();
+  SluiceImage loaded = SluiceImage::Load(path);
+  loaded.DropWeights();
+  return loaded;
+}
+
+// With all that a model of the Llama family may have, or a relative.
+const SluiceImage& GoodImage(bool relative) {
+  static const SluiceImage images[] = {MakeImage(MakeTinyPredicted(WeightType::kQ4)),
+                                       MakeImage(MakeTinyRelative(WeightType::kQ4))};
+  return images[relative];
 }
 
 std::byte ConsumeByte(FuzzedDataProvider& input) {
   return static_cast<std::byte>(input.ConsumeIntegral<uint8_t>());
 }
 
+// Of a section that is there.
+SectionKind ConsumeKind(FuzzedDataProvider& input, const SluiceImage& image) {
+  const auto i = input.ConsumeIntegralInRange<size_t>(0, image.entries.size() - 1);
+  return static_cast<SectionKind>(image.entries[i].kind);
+}
+
 // Overwrites, cuts, lengthens or replaces the contents of a section.
 void EditSection(FuzzedDataProvider& input, SluiceImage& image) {
-  const auto kind = static_cast<SectionKind>(input.ConsumeIntegralInRange(1, 9));
+  const SectionKind kind = ConsumeKind(input, image);
   std::vector<std::byte> raw = image.ReadSection(kind);
   const auto at = input.ConsumeIntegralInRange<size_t>(0, raw.size());
   switch (input.ConsumeIntegralInRange(0, 3)) {
@@ -85,13 +95,13 @@ void EditTable(FuzzedDataProvider& input, SluiceImage& image) {
 
 // Bytes that are not what zstd wrote.
 void EditStored(FuzzedDataProvider& input, SluiceImage& image) {
-  const auto kind = static_cast<SectionKind>(input.ConsumeIntegralInRange(1, 9));
+  const SectionKind kind = ConsumeKind(input, image);
   const auto stored = input.ConsumeBytes<std::byte>(input.ConsumeIntegralInRange<size_t>(0, 256));
   image.ReplaceStored(kind, stored, input.ConsumeIntegralInRange<uint64_t>(0, 1 << 20));
 }
 
 SluiceImage EditedImage(FuzzedDataProvider& input) {
-  SluiceImage image = GoodImage();
+  SluiceImage image = GoodImage(input.ConsumeBool());
   // Sections first: an edited table may not lead to them any more.
   for (int n = input.ConsumeIntegralInRange(0, kMaxEdits); n > 0; --n) EditSection(input, image);
   for (int n = input.ConsumeIntegralInRange(0, 2); n > 0; --n) EditStored(input, image);
@@ -134,14 +144,13 @@ float UseVectors(const SluiceFile& file) {
     for (const float x : v) sum += x;
   };
   for (uint32_t l = 0; l < file.config().n_layers; ++l) {
-    add(file.attention_norm(l));
-    add(file.ffn_norm(l));
-    add(file.q_bias(l));
-    add(file.k_bias(l));
-    add(file.v_bias(l));
+    for (size_t v = 0; v < kLayerVectors; ++v) add(file.vector(static_cast<LayerVector>(v), l));
   }
   add(file.output_norm());
+  add(file.output_norm_bias());
   add(file.rope_divisors());
+  add(file.learned_position(0));
+  add(file.learned_position(file.config().context_length - 1));
   return sum;
 }
 
