@@ -34,6 +34,7 @@ class RelativesTest : public testing::TestWithParam<const char*> {
       Way way;
       way.mode = mode;
       way.engine = engine;
+      way.threads = 2;  // for which the budgets are
       for (const uint64_t budget : Budgets(file, way)) {
         way.budget = budget;
         way.threads = i % 4 == 0 ? 2 : 1;

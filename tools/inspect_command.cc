@@ -34,6 +34,21 @@ struct RoleTotal {
   uint32_t rows = 0, columns = 0;
 };
 
+// An FFN without a gate has its up matrix in that place.
+std::string_view RoleName(MatrixRole role, const ModelConfig& config) {
+  return role == MatrixRole::kGate && !config.gated ? "up" : MatrixRoleName(role);
+}
+
+std::string PositionsText(const ModelConfig& c) {
+  if (c.learned_positions) return absl::StrFormat("%u learned positions", c.context_length);
+  std::string text =
+      absl::StrFormat("%u trained; RoPE base %g, %s", c.context_length, c.rope_base,
+                      c.rope_style == RopeStyle::kInterleaved ? "interleaved" : "half");
+  if (c.unrotated > 0)
+    absl::StrAppendFormat(&text, ", %u of %u of a head", c.rope_dim(), c.head_dim);
+  return text;
+}
+
 std::map<MatrixRole, RoleTotal> TotalsByRole(const Directory& directory) {
   std::map<MatrixRole, RoleTotal> totals;
   for (const MatrixEntry& m : directory.matrices) {
@@ -53,7 +68,7 @@ Json ToJson(const SluiceFile& file, const TokenizerData& tokenizer) {
   const Provenance& p = file.provenance();
   Json matrices = Json::array();
   for (const auto& [role, t] : TotalsByRole(file.directory())) {
-    matrices.push_back({{"role", MatrixRoleName(role)},
+    matrices.push_back({{"role", RoleName(role, c)},
                         {"count", t.count},
                         {"type", t.type},
                         {"rows", t.rows},
@@ -83,7 +98,13 @@ Json ToJson(const SluiceFile& file, const TokenizerData& tokenizer) {
         {"activation_threshold", c.activation_threshold},
         {"activation_origin", OriginName(c.activation_origin)},
         {"tied_head", c.tied_head},
-        {"qkv_bias", c.qkv_bias}}},
+        {"qkv_bias", c.qkv_bias},
+        {"norm", c.norm == NormKind::kRms ? "rms" : "layer"},
+        {"gated", c.gated},
+        {"o_bias", c.o_bias},
+        {"ffn_bias", c.ffn_bias},
+        {"learned_positions", c.learned_positions},
+        {"rope_dim", c.rope_dim()}}},
       {"matrices", std::move(matrices)},
       {"bundles",
        {{"type", WeightTypeName(b.type)},
@@ -124,17 +145,17 @@ void Print(const SluiceFile& file, const TokenizerData& tokenizer) {
   absl::PrintF("activation  %s", ActivationName(c.activation));
   if (c.activation == Activation::kFatRelu) absl::PrintF(" at %g", c.activation_threshold);
   absl::PrintF(
-      " (%s); %s\n", OriginName(c.activation_origin),
-      c.sparse() ? "neurons at zero are skipped" : "no exact zeros: every neuron is needed");
-  absl::PrintF("context     %u trained; RoPE base %g, %s; norm epsilon %g\n", c.context_length,
-               c.rope_base, c.rope_style == RopeStyle::kInterleaved ? "interleaved" : "half",
-               c.norm_epsilon);
+      " (%s); %s%s\n", OriginName(c.activation_origin),
+      c.sparse() ? "neurons at zero are skipped" : "no exact zeros: every neuron is needed",
+      c.gated ? "" : "; no gate: the up rows decide");
+  absl::PrintF("context     %s; %s epsilon %g\n", PositionsText(c),
+               c.norm == NormKind::kRms ? "norm" : "layer norm", c.norm_epsilon);
   absl::PrintF("head        %s\n", c.tied_head ? "tied to the embedding" : "its own matrix");
   absl::PrintF("tokenizer   %s, %u tokens\n",
                tokenizer.kind == TokenizerKind::kSentencePiece ? "SentencePiece" : "byte-level BPE",
                tokenizer.tokens.size());
   for (const auto& [role, t] : TotalsByRole(file.directory())) {
-    absl::PrintF("%-11s %3u x %u x %u %s, %s\n", MatrixRoleName(role), t.count, t.rows, t.columns,
+    absl::PrintF("%-11s %3u x %u x %u %s, %s\n", RoleName(role, c), t.count, t.rows, t.columns,
                  t.type, FormatBytes(t.bytes));
   }
   absl::PrintF(
@@ -143,8 +164,9 @@ void Print(const SluiceFile& file, const TokenizerData& tokenizer) {
       c.n_layers, c.d_ff, WeightTypeName(b.type), b.payload_bytes(), b.stride, b.block,
       b.blobs_per_layer(), FormatBytes(b.blob_bytes));
   absl::PrintF("source      %s (%s), written by %s\n", p.source_name, p.source_types, p.writer);
-  absl::PrintF("packing     relative error: resident %.2e, gate %.2e, up %.2e, down %.2e\n",
-               p.resident_error, p.gate_error, p.up_error, p.down_error);
+  const std::string gate = c.gated ? absl::StrFormat("gate %.2e, ", p.gate_error) : "";
+  absl::PrintF("packing     relative error: resident %.2e, %sup %.2e, down %.2e\n",
+               p.resident_error, gate, p.up_error, p.down_error);
 }
 
 int RunInspect(const std::string& path, bool json) {

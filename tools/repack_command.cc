@@ -52,16 +52,16 @@ absl::Status ReadFlags(const RepackFlags& flags, ImportOptions* import, RepackOp
 
 void PrintDirectory(const ModelConfig& config, const Directory& d) {
   const BundleLayout& b = d.bundles;
-  absl::FPrintF(stderr,
-                "%s: %u layers, width %u, FFN %u, activation %s%s\n"
-                "bundles: %s, %u bytes in a stride of %u, %u a blob, %u blobs a layer\n",
-                config.name.empty() ? config.architecture : config.name, config.n_layers,
-                config.d_model, config.d_ff, ActivationName(config.activation),
-                config.activation_origin == ActivationOrigin::kAssumed
-                    ? " (assumed: the source does not say; see --activation)"
-                    : "",
-                WeightTypeName(b.type), b.payload_bytes(), b.stride, b.bundles_per_blob,
-                b.blobs_per_layer());
+  absl::FPrintF(
+      stderr,
+      "%s: %u layers, width %u, FFN %u%s, activation %s%s\n"
+      "bundles: %s, %u bytes in a stride of %u, %u a blob, %u blobs a layer\n",
+      config.name.empty() ? config.architecture : config.name, config.n_layers, config.d_model,
+      config.d_ff, config.gated ? "" : " without a gate", ActivationName(config.activation),
+      config.activation_origin == ActivationOrigin::kAssumed
+          ? " (assumed: the source does not say; see --activation)"
+          : "",
+      WeightTypeName(b.type), b.payload_bytes(), b.stride, b.bundles_per_blob, b.blobs_per_layer());
   const uint32_t padding = 100 - 100 * b.payload_bytes() / b.stride;
   if (padding >= 20) {
     absl::FPrintF(stderr,
@@ -175,11 +175,13 @@ int RunRepack(const RepackFlags& flags) {
   if (absl::IsCancelled(report.status())) return ReportStopped(signals, flags.out);
   if (!report.ok()) return ReportError(report.status());
   const Provenance& p = report->provenance;
+  const bool gated = (*source)->config().gated;
   absl::FPrintF(
       stderr,
-      "relative error of packing: resident %.2e, gate %.2e, up %.2e, down %.2e\n"
+      "relative error of packing: resident %.2e, %sup %.2e, down %.2e\n"
       "%s%s: %s\n",
-      p.resident_error, p.gate_error, p.up_error, p.down_error,
+      p.resident_error, gated ? absl::StrFormat("gate %.2e, ", p.gate_error) : "", p.up_error,
+      p.down_error,
       DownIsRequantised(**source)
           ? "(down columns lie across the source's blocks and are quantised anew; a source "
             "of F16 or F32 loses less)\n"
