@@ -24,6 +24,10 @@ absl::Status ValidateRelative(const ModelConfig& c) {
                         "number of them",
                         c.unrotated, c.head_dim));
   }
+  if (c.rectifies_up() && !c.gated) {
+    return absl::InvalidArgumentError(
+        "the activation is drelu, which needs a gate, and the FFN has none");
+  }
   if (c.ffn_bias && c.gated) {
     return absl::InvalidArgumentError("biases in a gated FFN are not supported");
   }
@@ -112,17 +116,19 @@ std::string_view ActivationName(Activation activation) {
       return "relu2";
     case Activation::kFatRelu:
       return "fatrelu";
+    case Activation::kDRelu:
+      return "drelu";
   }
   return "?";
 }
 
 absl::StatusOr<Activation> ParseActivation(std::string_view name) {
-  for (const Activation a :
-       {Activation::kSilu, Activation::kRelu, Activation::kRelu2, Activation::kFatRelu}) {
+  for (const Activation a : {Activation::kSilu, Activation::kRelu, Activation::kRelu2,
+                             Activation::kFatRelu, Activation::kDRelu}) {
     if (name == ActivationName(a)) return a;
   }
-  return absl::InvalidArgumentError(
-      absl::StrFormat("unknown activation \"%s\"; known are silu, relu, relu2, fatrelu", name));
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "unknown activation \"%s\"; known are silu, relu, relu2, fatrelu, drelu", name));
 }
 
 void WriteConfig(const ModelConfig& c, ByteWriter& out) {
@@ -168,7 +174,7 @@ absl::StatusOr<ModelConfig> ReadConfig(ByteReader& in) {
   if (in.remaining() > 0) SLUICE_RETURN_IF_ERROR(ReadRelative(in, c));
   if (!in.ok()) return absl::DataLossError("config record is cut short");
   if (rope_style > 1) return absl::DataLossError("config record: unknown RoPE style");
-  if (activation > 3) return absl::DataLossError("config record: unknown activation");
+  if (activation > 4) return absl::DataLossError("config record: unknown activation");
   if (origin > 2) return absl::DataLossError("config record: unknown activation origin");
   c.rope_style = static_cast<RopeStyle>(rope_style);
   c.activation = static_cast<Activation>(activation);

@@ -14,12 +14,14 @@
 
 namespace sluice {
 
-// FFN(x) = down(activation(gate(x)) * up(x)), or without a gate down(activation(up(x))).
+// FFN(x) = down(activation(gate(x)) * up(x)), or without a gate down(activation(up(x))). Values are
+// stored in files.
 enum class Activation : uint8_t {
   kSilu = 0,
   kRelu = 1,
   kRelu2 = 2,    // max(x, 0)^2
   kFatRelu = 3,  // x if x >= threshold, else 0
+  kDRelu = 4,    // max(x, 0), and up(x) goes through it too (Bamboo, TurboSparse)
 };
 
 // Which two elements of a head one rotation turns.
@@ -40,7 +42,7 @@ constexpr size_t kMaxNameBytes = 256;
 constexpr uint32_t kMaxLearnedPositions = 1u << 16;
 
 struct ModelConfig {
-  std::string architecture;  // "llama", "qwen2", "opt", "nemotron", "arcee"
+  std::string architecture;  // "llama", "qwen2", "bamboo", "opt", "nemotron", "arcee"
   std::string name;          // printable, at most kMaxNameBytes
   uint32_t n_layers = 0;
   uint32_t d_model = 0;
@@ -81,6 +83,8 @@ struct ModelConfig {
   }
   // True if the activation gives exact zeros, so that `exact` mode may skip neurons.
   bool sparse() const { return activation != Activation::kSilu; }
+  // True if a negative up(x) makes a zero as well.
+  bool rectifies_up() const { return activation == Activation::kDRelu; }
 };
 
 // InvalidArgument naming the first field that is out of range or does not fit the others (heads not
@@ -89,7 +93,7 @@ struct ModelConfig {
 absl::Status ValidateConfig(const ModelConfig& config);
 
 std::string_view ActivationName(Activation activation);
-// Accepts "silu", "relu", "relu2", "fatrelu".
+// Accepts "silu", "relu", "relu2", "fatrelu", "drelu".
 absl::StatusOr<Activation> ParseActivation(std::string_view name);
 
 // The record is described in layout/sluice_format.h.

@@ -374,16 +374,21 @@ absl::Status Decoder::RunFfn(uint32_t layer, uint32_t n) {
     AddUpBias(file_, layer, n, gate_.data());
   }
   if (predicts()) return RunPredictedFfn(layer, x[0]);
-  if (observer_ != nullptr) Show(layer, 0, n, {});
-  if (!demand_pass_) return stream_ffn_->Run(layer, gate_.data(), x, delta_.data());
+  if (!demand_pass_) {
+    SLUICE_RETURN_IF_ERROR(stream_ffn_->Run(layer, gate_.data(), x, delta_.data()));
+    if (observer_ != nullptr) Show(layer, 0, n, {});
+    return absl::OkStatus();
+  }
   for (uint32_t t = 0; t < n; ++t) {
-    const auto gate = std::span<const float>(gate_).subspan(size_t{t} * d_ff, d_ff);
+    const auto gate = std::span(gate_).subspan(size_t{t} * d_ff, d_ff);
     demand_ffn_->Begin(layer, selector_->Select({layer, gate}, demand_ffn_->active_buffer(layer)),
                        IoPriority::kDemand);
     SLUICE_RETURN_IF_ERROR(
         demand_ffn_->Finish(layer, gate, x[t], &delta_[size_t{t} * config_.d_model]));
+    if (config_.rectifies_up()) demand_ffn_->DropRectified(layer, gate);
     if (trace_ != nullptr) RecordActive(layer, t);
   }
+  if (observer_ != nullptr) Show(layer, 0, n, {});
   return absl::OkStatus();
 }
 
@@ -395,6 +400,12 @@ absl::StatusOr<uint32_t> Decoder::Predict(uint32_t layer, const float* input) {
 // layer before is asked a layer ahead, and its reads overlap with this layer.
 absl::Status Decoder::RunPredictedFfn(uint32_t layer, const VectorView& x) {
   const bool looks_back = predictor_->input() == PredictorInput::kPrevious;
+  const bool shows_ups = observer_ != nullptr && config_.rectifies_up();
+  if (shows_ups) {
+    const auto gate = std::span(gate_).first(config_.d_ff);
+    SLUICE_RETURN_IF_ERROR(demand_ffn_->RectifyGate(layer, gate, x, delta_));
+    std::fill_n(delta_.begin(), config_.d_model, 0.0f);
+  }
   if (!looks_back || layer == 0) {
     const bool normed = predictor_->input() == PredictorInput::kNormed;
     SLUICE_ASSIGN_OR_RETURN(const uint32_t n, Predict(layer, normed ? normed_.data() : x_.data()));
@@ -405,7 +416,7 @@ absl::Status Decoder::RunPredictedFfn(uint32_t layer, const VectorView& x) {
   if (looks_back && layer + 1 < config_.n_layers) {
     SLUICE_ASSIGN_OR_RETURN(n_ahead_, Predict(layer + 1, x_.data()));
     // The slots that this layer will need must not be taken before it has them.
-    if (demand_ffn_->is_whole(layer)) {
+    if (demand_ffn_->is_whole(layer) && !shows_ups) {
       demand_ffn_->Begin(layer + 1, n_ahead_, IoPriority::kLookAhead);
     }
   }

@@ -59,7 +59,7 @@ struct DecoderOptions {
 struct DecoderStats {
   uint64_t hits = 0, misses = 0, evictions = 0;  // bundles
   // Of the tokens that went neuron by neuron: active, of how many; and those of the active ones
-  // that fired, which is all of them unless a predictor chose.
+  // that fired, which is all of them unless a predictor chose or the activation is dReLU.
   uint64_t active_neurons = 0, gated_neurons = 0, firing_neurons = 0;
   uint64_t looked_ahead = 0, in_time = 0;  // bundles read a layer ahead, and there when needed
   uint64_t flash_bytes = 0, flash_operations = 0;  // 0 if mapped: the kernel reads

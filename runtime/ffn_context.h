@@ -36,6 +36,10 @@ struct FfnContext {
     return {bundle, bundles().payload_bytes()};
   }
   float Act(float gate) const;
+  // What a down column is multiplied by: `act` is Act(gate).
+  float Coefficient(float act, float up) const {
+    return act * (up < 0.0f && file.config().rectifies_up() ? 0.0f : up);
+  }
   size_t MapKey(uint32_t layer, uint32_t position) const {
     return size_t{layer} * bundles().d_ff + position;
   }

@@ -76,6 +76,30 @@ absl::Status DemandFfn::Finish(uint32_t layer, std::span<const float> gate, cons
   return status;
 }
 
+void DemandFfn::DropRectified(uint32_t layer, std::span<float> gate) const {
+  const Work& w = works_[layer % 2];
+  for (uint32_t i = 0; i < w.n_active; ++i) {
+    if (w.coefficients[i] == 0.0f) gate[w.active[i]] = 0.0f;
+  }
+}
+
+absl::Status DemandFfn::RectifyGate(uint32_t layer, std::span<float> gate, const VectorView& x,
+                                    std::span<float> scratch) {
+  Work& w = work(layer);
+  const std::vector<uint32_t> predicted = w.active;  // perhaps a layer ahead
+  const DemandStats before = stats_;
+  uint32_t n = 0;
+  for (uint32_t p = 0; p < gate.size(); ++p) {
+    if (gate[p] > 0.0f) w.active[n++] = p;
+  }
+  Begin(layer, n, IoPriority::kDemand);
+  SLUICE_RETURN_IF_ERROR(Finish(layer, gate, x, scratch.data()));
+  DropRectified(layer, gate);
+  w.active = predicted;
+  stats_ = before;
+  return absl::OkStatus();
+}
+
 void DemandFfn::Cancel() {
   c_.io.Drain();  // the kernel may still write into slots that are let go
   for (Work& w : works_) {
@@ -184,7 +208,10 @@ void DemandFfn::ComputeBatch(Work& w, std::span<const uint32_t> ready, std::span
   }
   if (!c_.bundles().has_up) return;
   dot(c_.bundles().up_offset(), std::span(firing).first(n));
-  for (size_t r = 0; r < n; ++r) w.coefficients[firing[r]] *= dots[r];
+  for (size_t r = 0; r < n; ++r) {
+    float& c = w.coefficients[firing[r]];
+    c = c_.Coefficient(c, dots[r]);
+  }
 }
 
 absl::Status DemandFfn::Compute(Work& w, std::span<const uint32_t> ready,

@@ -53,6 +53,13 @@ class DemandFfn {
   // that dots need, `gate` [d_ff] its gate values by position (see FfnObservation); empty: the gate
   // rows of the bundles are used. After an error nothing is begun any more.
   absl::Status Finish(uint32_t layer, std::span<const float> gate, const VectorView& x, float* y);
+  // For observers of a dReLU model (see FfnObservation::gate). After Finish with gate values: those
+  // of active neurons that up took out become 0.
+  void DropRectified(uint32_t layer, std::span<float> gate) const;
+  // The same of a layer that has not begun, whatever is active: all neurons whose gate fires are
+  // computed once. `scratch` [d_model] is overwritten.
+  absl::Status RectifyGate(uint32_t layer, std::span<float> gate, const VectorView& x,
+                           std::span<float> scratch);
   // Forgets what was begun; waits for its reads.
   void Cancel();
 

@@ -16,7 +16,9 @@ struct FfnObservation {
   std::span<const float> residual;  // [n x d_model] what the FFN's norm is applied to
   std::span<const float> normed;    // [n x d_model] what the FFN's matrices are applied to
   // [n x d_ff] gate(normed) by position, before the activation; of an FFN without a gate
-  // up(normed) with its bias, which decides there.
+  // up(normed) with its bias, which decides there. With dReLU, of neurons whose gate fires and
+  // which a negative up takes out all the same: 0, so that a positive value says that the neuron
+  // fires.
   std::span<const float> gate;
   // The active set that a predictor gave, positions in rising order; only in predicted mode, where
   // tokens that go neuron by neuron are observed one by one. data() is null if none was asked.

@@ -12,6 +12,13 @@ uint32_t BundlesPerPiece(const BundleLayout& bundles, uint32_t piece_bytes) {
   return std::clamp<uint32_t>(piece_bytes / bundles.stride, 1, bundles.bundles_per_blob);
 }
 
+// See FfnObservation::gate.
+void DropRectified(std::span<const float> coefficients, std::span<float> gate) {
+  for (size_t i = 0; i < gate.size(); ++i) {
+    if (gate[i] > 0.0f && coefficients[i] == 0.0f) gate[i] = 0.0f;
+  }
+}
+
 }  // namespace
 
 StreamFfn::StreamFfn(const FfnContext& context, const Options& options)
@@ -66,8 +73,7 @@ void StreamFfn::AppendPieces(uint32_t layer, std::vector<StreamPiece>& pieces) c
   }
 }
 
-absl::Status StreamFfn::Run(uint32_t layer, const float* gate, std::span<const VectorView> x,
-                            float* y) {
+absl::Status StreamFfn::Run(uint32_t layer, float* gate, std::span<const VectorView> x, float* y) {
   const uint32_t d_ff = c_.bundles().d_ff;
   for (uint32_t p = 0; p < d_ff;) {
     uint32_t cached_end = d_ff;
@@ -86,7 +92,7 @@ absl::Status StreamFfn::Run(uint32_t layer, const float* gate, std::span<const V
   return absl::OkStatus();
 }
 
-absl::Status StreamFfn::RunPiece(uint32_t layer, const StreamPiece& piece, const float* gate,
+absl::Status StreamFfn::RunPiece(uint32_t layer, const StreamPiece& piece, float* gate,
                                  std::span<const VectorView> x, float* y) {
   SLUICE_ASSIGN_OR_RETURN(const auto bytes, c_.ring.Next());
   for (uint32_t at = 0; at < piece.count; at += kWindow) {
@@ -101,7 +107,7 @@ absl::Status StreamFfn::RunPiece(uint32_t layer, const StreamPiece& piece, const
   return absl::OkStatus();
 }
 
-absl::Status StreamFfn::RunCached(uint32_t layer, uint32_t first, uint32_t end, const float* gate,
+absl::Status StreamFfn::RunCached(uint32_t layer, uint32_t first, uint32_t end, float* gate,
                                   std::span<const VectorView> x, float* y) {
   for (uint32_t at = first; at < end; at += kWindow) {
     const uint32_t count = std::min(kWindow, end - at);
@@ -123,7 +129,7 @@ absl::Status StreamFfn::RunCached(uint32_t layer, uint32_t first, uint32_t end, 
 }
 
 absl::Status StreamFfn::RunWindow(uint32_t layer, uint32_t first, uint32_t count, std::byte* fresh,
-                                  const float* gate, std::span<const VectorView> x, float* y) {
+                                  float* gate, std::span<const VectorView> x, float* y) {
   const size_t grain = WorthwhileGrain(c_.bundles().row_bytes() * x.size(), 1);
   const bool is_fresh = fresh != nullptr;
   c_.pool.Run(count, grain, [&](size_t begin, size_t end, int thread) {
@@ -137,6 +143,12 @@ absl::Status StreamFfn::RunWindow(uint32_t layer, uint32_t first, uint32_t count
       ComputeRows(layer, first, r, r + 1, is_fresh, gate, x, 0);
     } else if (c_.map != nullptr && is_wanted(r)) {
       c_.map_checked[c_.MapKey(layer, first + r)] = true;
+    }
+  }
+  if (c_.file.config().rectifies_up()) {
+    for (size_t t = 0; t < x.size(); ++t) {
+      DropRectified({&coefficients_[t * kWindow], count},
+                    {gate + t * c_.bundles().d_ff + first, count});
     }
   }
   AddDownOfTokens(count, x.size(), y);
@@ -178,7 +190,10 @@ void StreamFfn::ComputeRow(uint32_t row, std::span<const VectorView> x, int thre
   set.base = bundles_[row] + c_.bundles().up_offset();
   set.n_rows = 1;
   c_.kernels.dot[c_.type()](set, c_.bundles().d_model, views, n, up, 1);
-  for (uint32_t i = 0; i < n; ++i) coefficients_[size_t{tokens[i]} * kWindow + row] *= up[i];
+  for (uint32_t i = 0; i < n; ++i) {
+    float& c = coefficients_[size_t{tokens[i]} * kWindow + row];
+    c = c_.Coefficient(c, up[i]);
+  }
 }
 
 // Many rows at once, so that the kernel has independent sums to work on.
@@ -194,7 +209,10 @@ void StreamFfn::ComputeRowsOfOneToken(uint32_t begin, uint32_t end, const Vector
     indices[set.n_rows++] = r;
   }
   c_.kernels.dot[c_.type()](set, c_.bundles().d_model, &x, 1, up, kWindow);
-  for (size_t i = 0; i < set.n_rows; ++i) coefficients_[indices[i]] *= up[i];
+  for (size_t i = 0; i < set.n_rows; ++i) {
+    float& c = coefficients_[indices[i]];
+    c = c_.Coefficient(c, up[i]);
+  }
 }
 
 void StreamFfn::AddDownOfTokens(uint32_t count, size_t n_tokens, float* y) {

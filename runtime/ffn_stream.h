@@ -35,8 +35,9 @@ class StreamFfn {
   // Most pieces that AppendPieces adds.
   static size_t MaxPieces(const BundleLayout& bundles, uint32_t piece_bytes);
 
-  // gate [n x d_ff] by position, x[t] the normed inputs; adds the outputs to y [n x d_model].
-  absl::Status Run(uint32_t layer, const float* gate, std::span<const VectorView> x, float* y);
+  // gate [n x d_ff] by position, x[t] the normed inputs; adds the outputs to y [n x d_model]. With
+  // dReLU, gate values of neurons that up takes out become 0.
+  absl::Status Run(uint32_t layer, float* gate, std::span<const VectorView> x, float* y);
 
   static size_t ScratchBytes(const Options& options, int n_threads);
 
@@ -46,16 +47,16 @@ class StreamFfn {
   // Bundles [first, first + count) at bundles_. `fresh`: where they lie if they were just read and
   // are to be checked, else null.
   absl::Status RunWindow(uint32_t layer, uint32_t first, uint32_t count, std::byte* fresh,
-                         const float* gate, std::span<const VectorView> x, float* y);
+                         float* gate, std::span<const VectorView> x, float* y);
   // Up dots and coefficients of rows [begin, end) of the window that begins at position `first`.
   void ComputeRows(uint32_t layer, uint32_t first, uint32_t begin, uint32_t end, bool fresh,
                    const float* gate, std::span<const VectorView> x, int thread);
   void ComputeRow(uint32_t row, std::span<const VectorView> x, int thread);
   void ComputeRowsOfOneToken(uint32_t begin, uint32_t end, const VectorView& x);
   void AddDownOfTokens(uint32_t count, size_t n_tokens, float* y);
-  absl::Status RunPiece(uint32_t layer, const StreamPiece& piece, const float* gate,
+  absl::Status RunPiece(uint32_t layer, const StreamPiece& piece, float* gate,
                         std::span<const VectorView> x, float* y);
-  absl::Status RunCached(uint32_t layer, uint32_t first, uint32_t end, const float* gate,
+  absl::Status RunCached(uint32_t layer, uint32_t first, uint32_t end, float* gate,
                          std::span<const VectorView> x, float* y);
   void Keep(uint32_t layer, uint32_t first, uint32_t count);
   uint64_t n_used(uint32_t count) const {

@@ -62,6 +62,7 @@ float Activate(Activation activation, float threshold, float gate) {
     case Activation::kSilu:
       return gate / (1.0f + std::exp(-gate));
     case Activation::kRelu:
+    case Activation::kDRelu:
       return gate < 0.0f ? 0.0f : gate;
     case Activation::kRelu2:
       return gate < 0.0f ? 0.0f : gate * gate;

@@ -168,6 +168,7 @@ float ReferenceDecoder::Activate(float gate) const {
     case Activation::kSilu:
       return static_cast<float>(g / (1.0 + std::exp(-g)));
     case Activation::kRelu:
+    case Activation::kDRelu:
       return gate > 0 ? gate : 0.0f;
     case Activation::kRelu2:
       return gate > 0 ? gate * gate : 0.0f;
@@ -217,7 +218,8 @@ ReferenceDecoder::Vector ReferenceDecoder::Ffn(const Layer& layer, const Vector&
   for (size_t i = 0; i < gate.size(); ++i) {
     const float a = Activate(gate[i]);
     n_zero_ += a == 0.0f;
-    inner[i] = gated ? a * up[i] : a;
+    const bool rectified = config_.activation == Activation::kDRelu && up[i] < 0;
+    inner[i] = gated ? a * (rectified ? 0.0f : up[i]) : a;
   }
   n_neurons_ += static_cast<double>(gate.size());
   Vector y = layer.down.Times(inner);

@@ -125,6 +125,12 @@ TEST(LogitsTest, FatReluModelIsWithinTheStatedErrorOfTheReference) {
   ExpectToyWithinBounds(toy, kJumpFactor);
 }
 
+TEST(LogitsTest, DReluModelIsWithinTheStatedErrorOfTheReference) {
+  ToyModel toy;
+  toy.activation = Activation::kDRelu;
+  ExpectToyWithinBounds(toy);
+}
+
 TEST(LogitsTest, TiedHeadIsWithinTheStatedErrorOfTheReference) {
   ToyModel toy;
   toy.tied_head = true;
