@@ -135,6 +135,7 @@ absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path
     SLUICE_RETURN_IF_ERROR(CheckPart(file, header, name, part + 1));
     if (part == 0) {
       SLUICE_ASSIGN_OR_RETURN(total_tensors, SplitKey(file, header, "split.tensors.count"));
+      gguf->is_powerinfer_ = header.is_powerinfer;
       gguf->metadata_ = std::move(header.metadata);
     }
     gguf->parts_.push_back(std::move(file));

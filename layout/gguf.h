@@ -1,4 +1,5 @@
-// Reader of GGUF files, versions 2 and 3, little-endian, single or split.
+// Reader of GGUF files, versions 2 and 3, little-endian, single or split, and of PowerInfer's,
+// which differ in their magic.
 //
 // The whole header is untrusted: every count is bounded by the bytes that remain in the file and by
 // an absolute cap before memory is taken, and every tensor's range is checked against the file.
@@ -64,6 +65,8 @@ class GgufFile {
   const std::string& path() const { return path_; }
   // All parts.
   std::vector<std::string> files() const;
+  // Written by PowerInfer: a model with ReLU, whatever its metadata say.
+  bool is_powerinfer() const { return is_powerinfer_; }
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   const GgufTensor* FindTensor(std::string_view name) const;
 
@@ -99,6 +102,7 @@ class GgufFile {
   absl::Status WrongType(std::string_view key, std::string_view wanted) const;
 
   std::string path_;
+  bool is_powerinfer_ = false;
   std::vector<InputFile> parts_;
   absl::flat_hash_map<std::string, GgufValue> metadata_;
   std::vector<GgufTensor> tensors_;

@@ -447,10 +447,11 @@ absl::Status PlaceTensors(const InputFile& file, uint64_t header_end, uint64_t a
   return absl::OkStatus();
 }
 
-absl::Status CheckMagicAndVersion(const InputFile& file, Cursor& in) {
+absl::Status CheckMagicAndVersion(const InputFile& file, Cursor& in, bool& is_powerinfer) {
   char magic[4] = {};
   if (file.size() >= sizeof(magic)) SLUICE_RETURN_IF_ERROR(in.Read(magic, sizeof(magic), "magic"));
-  if (std::string_view(magic, 4) != "GGUF") return file.NotA("a GGUF file");
+  is_powerinfer = std::string_view(magic, 4) == "PWRI";
+  if (!is_powerinfer && std::string_view(magic, 4) != "GGUF") return file.NotA("a GGUF file");
   uint32_t version = 0;
   SLUICE_RETURN_IF_ERROR(in.Get(version, "the version"));
   if (version == 2 || version == 3) return absl::OkStatus();
@@ -479,7 +480,8 @@ absl::Status CheckTableSize(const Cursor& in, std::string_view what, uint64_t co
 
 absl::StatusOr<GgufHeader> ParseGgufHeader(const InputFile& file, GgufPart part) {
   Cursor in(file);
-  SLUICE_RETURN_IF_ERROR(CheckMagicAndVersion(file, in));
+  GgufHeader header;
+  SLUICE_RETURN_IF_ERROR(CheckMagicAndVersion(file, in, header.is_powerinfer));
   uint64_t n_tensors = 0;
   uint64_t n_entries = 0;
   SLUICE_RETURN_IF_ERROR(in.Get(n_tensors, "the tensor count"));
@@ -488,7 +490,6 @@ absl::StatusOr<GgufHeader> ParseGgufHeader(const InputFile& file, GgufPart part)
   SLUICE_RETURN_IF_ERROR(CheckTableSize(in, "the metadata count", n_entries, kMaxEntries, 14));
   SLUICE_RETURN_IF_ERROR(CheckTableSize(in, "the tensor count", n_tensors, kMaxGgufTensors, 33));
 
-  GgufHeader header;
   MetadataParser metadata(in, part);
   for (uint64_t i = 0; i < n_entries; ++i) {
     SLUICE_RETURN_IF_ERROR(metadata.ParseEntry(i, header.metadata));

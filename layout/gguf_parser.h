@@ -1,8 +1,8 @@
 // Parses the header of one GGUF file; GgufFile puts the parts of a split together.
 //
-//   u8[4] "GGUF", u32 version, u64 number of tensors, u64 number of metadata entries
-//   per entry:  string key, u32 value type, value
-//   per tensor: string name, u32 number of dimensions, u64 each (innermost first), u32 element
+//   u8[4] "GGUF", or "PWRI" where PowerInfer wrote it; u32 version, u64 number of tensors, u64
+//   number of metadata entries per entry:  string key, u32 value type, value per tensor: string
+//   name, u32 number of dimensions, u64 each (innermost first), u32 element
 //               type, u64 offset in the data section
 //   padding to the alignment ("general.alignment", 32 by default), then the data section
 // A string is a u64 length and its bytes; an array is a u32 element type, a u64 count, elements.
@@ -28,6 +28,7 @@ namespace sluice {
 constexpr uint64_t kMaxGgufTensors = 32768;
 
 struct GgufHeader {
+  bool is_powerinfer = false;  // by its magic
   absl::flat_hash_map<std::string, GgufValue> metadata;
   // Names are unique; `offset` is from the start of the file; every range is inside the file and
   // overlaps no other. `part` is 0.

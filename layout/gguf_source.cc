@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "io/status.h"
 #include "layout/gguf.h"
 #include "layout/imported_source.h"
@@ -84,7 +85,8 @@ class GgufSource : public ImportedSource {
     SLUICE_RETURN_IF_ERROR(CheckForeignKeys(keys));
     SLUICE_RETURN_IF_ERROR(ReadDimensions(keys));
     SLUICE_RETURN_IF_ERROR(ReadActivation(options));
-    ListTensors();
+    SLUICE_RETURN_IF_ERROR(ListTensors());
+    SLUICE_RETURN_IF_ERROR(ReadPredictorThreshold());
     PlacePositions();
     SLUICE_RETURN_IF_ERROR(ReadVocabulary(keys));
     SLUICE_RETURN_IF_ERROR(ReadRope(keys));
@@ -93,14 +95,14 @@ class GgufSource : public ImportedSource {
 
  private:
   absl::Status CheckArchitecture() {
-    for (const char* known : {"llama", "qwen2", "opt", "nemotron", "arcee"}) {
+    for (const char* known : {"llama", "qwen2", "bamboo", "opt", "nemotron", "arcee"}) {
       if (config_.architecture != known) continue;
       implied_activation_ = ApplyArchitecture(config_);
       return absl::OkStatus();
     }
     return absl::UnimplementedError(absl::StrFormat(
-        "%s: the architecture is \"%s\"; Sluice runs llama, qwen2, opt, nemotron and arcee", path_,
-        config_.architecture));
+        "%s: the architecture is \"%s\"; Sluice runs llama, qwen2, bamboo, opt, nemotron and arcee",
+        path_, config_.architecture));
   }
 
   // Keys of relatives of the Llama family that change the computation, with the value that does
@@ -180,6 +182,10 @@ class GgufSource : public ImportedSource {
 
   absl::Status ReadActivation(const ImportOptions& options) {
     std::optional<Activation> stated = implied_activation_;
+    // PowerInfer runs models with ReLU only, and its files do not say that they are.
+    const bool predicts =
+        file_->is_powerinfer() || file_->FindTensor("blk.0.fc1.weight") != nullptr;
+    if (!stated && predicts) stated = Activation::kRelu;
     // The flag overrides a name that is not known as well.
     if (file_->Has(kActivationKey) && !options.activation) {
       SLUICE_ASSIGN_OR_RETURN(const std::string name, file_->GetString(kActivationKey));
@@ -196,9 +202,30 @@ class GgufSource : public ImportedSource {
     return Annotate(SettleActivation(options, stated, threshold, config_), path_);
   }
 
-  void ListTensors() {
-    for (const GgufTensor& t : file_->tensors()) AddTensor({t.name, t.type, t.shape});
-    const bool interleaved = config_.architecture == "llama" || config_.architecture == "arcee";
+  absl::Status ListTensors() {
+    for (const GgufTensor& t : file_->tensors()) {
+      std::string name = t.name;
+      // PowerInfer turns the matrix, and its bias gets the name too.
+      if (name.ends_with(".ffn_down_t.bias")) {
+        name = absl::StrReplaceAll(name, {{"ffn_down_t", "ffn_down"}});
+        turned_down_ = true;
+      }
+      if (Find(name) != nullptr) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "%s: has both \"%s\" and \"%s\": convert the model again", path_, name, t.name));
+      }
+      AddTensor({std::move(name), t.type, t.shape});
+    }
+    NoteTensors();
+    return absl::OkStatus();
+  }
+
+  // What tensors say of the config.
+  void NoteTensors() {
+    bool interleaved = false;
+    for (const char* name : {"llama", "bamboo", "arcee"}) {
+      interleaved = interleaved || config_.architecture == name;
+    }
     config_.rope_style = interleaved ? RopeStyle::kInterleaved : RopeStyle::kHalf;
     config_.tied_head = Find("output.weight") == nullptr;
     if (config_.architecture == "opt") return;  // always with biases
@@ -206,6 +233,19 @@ class GgufSource : public ImportedSource {
     if (config_.gated) return;  // never with others
     config_.o_bias = Find("blk.0.attn_output.bias") != nullptr;
     config_.ffn_bias = Find("blk.0.ffn_up.bias") != nullptr;
+  }
+
+  absl::Status ReadPredictorThreshold() {
+    constexpr char kThreshold[] = "powerinfer.sparse_threshold";
+    if (!file_->Has(kThreshold)) return absl::OkStatus();
+    SLUICE_ASSIGN_OR_RETURN(const double value, file_->GetFloat(kThreshold));
+    predictor_threshold_ = static_cast<float>(value);
+    return absl::OkStatus();
+  }
+
+  std::string StoredName(const std::string& name) const override {
+    if (!turned_down_ || !name.ends_with(".ffn_down.bias")) return name;
+    return absl::StrReplaceAll(name, {{"ffn_down", "ffn_down_t"}});
   }
 
   // See the header. Check() says what does not fit.
@@ -279,6 +319,7 @@ class GgufSource : public ImportedSource {
 
   std::unique_ptr<GgufFile> file_;
   std::optional<Activation> implied_activation_;
+  bool turned_down_ = false;
 };
 
 }  // namespace

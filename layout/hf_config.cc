@@ -34,7 +34,7 @@ class ConfigReader {
  private:
   absl::Status CheckModelType() {
     const std::string type(StringMember(root_, "model_type"));
-    for (const char* known : {"llama", "mistral", "qwen2", "opt", "nemotron", "arcee"}) {
+    for (const char* known : {"llama", "mistral", "qwen2", "bamboo", "opt", "nemotron", "arcee"}) {
       if (type != known) continue;
       c_.architecture = type == "mistral" ? "llama" : type;
       model_type_ = type;
@@ -44,8 +44,9 @@ class ConfigReader {
       return absl::OkStatus();
     }
     return absl::UnimplementedError(absl::StrFormat(
-        "%s: model_type is \"%s\"; Sluice imports llama, mistral, qwen2, opt, nemotron and arcee. "
-        "Relatives with other names scale, normalise or gate differently, so reading one as llama "
+        "%s: model_type is \"%s\"; Sluice imports llama, mistral, qwen2, bamboo, opt, nemotron and "
+        "arcee. Relatives with other names scale, normalise or gate differently, so reading one as "
+        "llama "
         "would ruin its text",
         path_, type));
   }
@@ -148,6 +149,9 @@ class ConfigReader {
       const absl::StatusOr<Activation> activation = ParseActivation(name);
       SLUICE_RETURN_IF_ERROR(Annotate(activation.status(), absl::StrCat(path_, ": ", key)));
       stated = *activation;
+      if (model_type_ == "bamboo") {
+        SLUICE_ASSIGN_OR_RETURN(stated, ApplyTwice(*activation));
+      }
     }
     std::optional<float> threshold;
     if (FindMember(root_, "hidden_act_param") != nullptr) {
@@ -155,6 +159,17 @@ class ConfigReader {
       SLUICE_RETURN_IF_ERROR(ReadNumber(root_, "hidden_act_param", *threshold));
     }
     return Annotate(SettleActivation(options, stated, threshold, c_), path_);
+  }
+
+  // Bamboo's code applies the activation to gate and up.
+  absl::StatusOr<Activation> ApplyTwice(Activation activation) const {
+    if (activation == Activation::kRelu || activation == Activation::kDRelu) {
+      return Activation::kDRelu;
+    }
+    return absl::UnimplementedError(absl::StrFormat(
+        "%s: hidden_act is %s, and a bamboo model applies it to gate and up; Sluice "
+        "implements that for relu",
+        path_, ActivationName(activation)));
   }
 
   // rope_theta and rope_scaling, or both in rope_parameters (newer files).
@@ -236,7 +251,7 @@ class ConfigReader {
 
   absl::Status ReadWindow() {
     // Qwen2 files name a window but mostly switch it off.
-    bool used = model_type_ == "mistral";
+    bool used = model_type_ == "mistral" || model_type_ == "bamboo";
     SLUICE_RETURN_IF_ERROR(ReadMember(root_, "use_sliding_window", path_, used));
     uint32_t window = 0;
     SLUICE_RETURN_IF_ERROR(ReadCount("sliding_window", window));

@@ -1,4 +1,5 @@
-// config.json of a Hugging Face folder: model types llama, mistral, qwen2, opt, nemotron and arcee.
+// config.json of a Hugging Face folder: model types llama, mistral, qwen2, bamboo, opt, nemotron
+// and arcee.
 //
 // What would change the text and is not implemented (other model types, experts, quantised
 // checkpoints, partial rotation but for nemotron, YaRN, ...) is refused by name.

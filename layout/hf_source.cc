@@ -43,7 +43,8 @@ constexpr NamePair kLayerNames[] = {
     {"self_attn.k_proj", "attn_k"},      {"self_attn.v_proj", "attn_v"},
     {"self_attn.o_proj", "attn_output"}, {"post_attention_layernorm", "ffn_norm"},
     {"mlp.gate_proj", "ffn_gate"},       {"mlp.up_proj", "ffn_up"},
-    {"mlp.down_proj", "ffn_down"},
+    {"mlp.down_proj", "ffn_down"},       {"mlp.predictor.fc1", "fc1"},
+    {"mlp.predictor.fc2", "fc2"},
 };
 // Some checkpoints have "model." before all of these.
 constexpr NamePair kOptGlobalNames[] = {
@@ -274,6 +275,11 @@ class HfSource : public ImportedSource {
 
   std::string CanonicalName(const std::string& name) {
     constexpr std::string_view kPrefix = "model.";
+    // Some of Bamboo's checkpoints have their predictors outside "model.".
+    if (name.starts_with("layers.") && name.find(".mlp.predictor.") != std::string::npos) {
+      bare_predictors_ = true;
+      return Translate(names(), std::string(kPrefix) + name, /*to_canonical=*/true);
+    }
     const bool has_prefix = &names() == &kOptNames && name.starts_with("model.decoder.");
     if (has_prefix) opt_prefix_ = kPrefix;
     return Translate(names(), has_prefix ? name.substr(kPrefix.size()) : name,
@@ -281,6 +287,9 @@ class HfSource : public ImportedSource {
   }
   std::string StoredName(const std::string& name) const override {
     const std::string stored = Translate(names(), name, /*to_canonical=*/false);
+    if (bare_predictors_ && stored.find(".mlp.predictor.") != std::string::npos) {
+      return stored.substr(stored.find('.') + 1);
+    }
     return stored.starts_with("decoder.") ? absl::StrCat(opt_prefix_, stored) : stored;
   }
 
@@ -293,7 +302,8 @@ class HfSource : public ImportedSource {
   size_t n_tensors_ = 0;        // in all shards
   std::vector<Stored> stored_;  // by index in tensors()
   bool named_inv_freq_ = false;
-  std::string opt_prefix_;  // before "decoder.", if there is one
+  bool bare_predictors_ = false;  // their names begin with "layers."
+  std::string opt_prefix_;        // before "decoder.", if there is one
 };
 
 }  // namespace

@@ -9,8 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "io/status.h"
 #include "layout/printable.h"
+#include "layout/sluice_format.h"
 
 namespace sluice {
 namespace {
@@ -190,6 +192,7 @@ absl::Status ImportedSource::Check() {
   SLUICE_RETURN_IF_ERROR(Annotate(ValidateConfig(config_), path_));
   SLUICE_RETURN_IF_ERROR(Annotate(ValidateTokenizer(tokenizer_), path_));
   SLUICE_RETURN_IF_ERROR(CheckTokenCount(tokenizer_.tokens.size()));
+  SLUICE_RETURN_IF_ERROR(FindPredictors());
   return CheckTensors();
 }
 
@@ -200,8 +203,63 @@ absl::Status ImportedSource::CheckTokenCount(size_t n_tokens) const {
                       n_tokens, config_.vocab_size));
 }
 
+// What predictors there are; their ranks may differ from layer to layer, but all layers have some.
+absl::Status ImportedSource::FindPredictors() {
+  std::string found, missing;
+  SourcePredictors predictors;
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    for (const char* part : {"fc1", "fc2"}) {
+      const std::string name = absl::StrFormat("blk.%d.%s.weight", layer, part);
+      (Find(name) != nullptr ? found : missing) = name;
+    }
+    const SourceTensor* fc1 = Find(absl::StrFormat("blk.%d.fc1.weight", layer));
+    if (fc1 == nullptr) continue;
+    const uint64_t rank = fc1->shape.empty() ? 0 : fc1->shape[0];  // CheckTensors sees the rest
+    if (rank == 0 || rank > kMaxRank) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: tensor \"%s\" makes a predictor of rank %d; Sluice runs 1 to %d",
+                          path_, StoredName(fc1->name), rank, kMaxRank));
+    }
+    predictors.ranks.push_back(static_cast<uint32_t>(rank));
+  }
+  if (found.empty()) return absl::OkStatus();
+  if (!missing.empty()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: tensor \"%s\" is missing, but \"%s\" is there: a model has a predictor in every layer "
+        "or in none; take these tensors out and make predictors with sluice train",
+        path_, StoredName(missing), StoredName(found)));
+  }
+  if (!std::isfinite(predictor_threshold_)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: the threshold of the predictors is %g; it must be a finite number",
+                        path_, predictor_threshold_));
+  }
+  // What PowerInfer and Bamboo feed theirs.
+  predictors.record.input = PredictorInput::kResidual;
+  predictors.record.thresholds.assign(config_.n_layers, predictor_threshold_);
+  predictors_ = std::move(predictors);
+  return absl::OkStatus();
+}
+
 absl::Status ImportedSource::CheckTensors() const {
-  const std::vector<ExpectedTensor> expected = ExpectedTensors(config_);
+  std::vector<ExpectedTensor> expected = ExpectedTensors(config_);
+  for (uint32_t layer = 0; layer < config_.n_layers && predictors_; ++layer) {
+    const uint64_t rank = predictors_->ranks[layer];
+    expected.push_back({absl::StrFormat("blk.%d.fc1.weight", layer), {rank, config_.d_model}});
+    expected.push_back({absl::StrFormat("blk.%d.fc2.weight", layer), {config_.d_ff, rank}});
+  }
+  for (ExpectedTensor& e : expected) {
+    if (!std::string_view(e.name).ends_with(".ffn_down.weight")) continue;
+    const std::string turned = absl::StrReplaceAll(e.name, {{"ffn_down", "ffn_down_t"}});
+    if (Find(turned) == nullptr) continue;
+    if (Find(e.name) != nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("%s: has both \"%s\" and \"%s\", which are one matrix; which of the two "
+                          "holds cannot be told: convert the model again",
+                          path_, e.name, turned));
+    }
+    e = {turned, {config_.d_ff, config_.d_model}};
+  }
   for (const ExpectedTensor& e : expected) {
     const SourceTensor* tensor = Find(e.name);
     if (tensor == nullptr) {
@@ -229,6 +287,7 @@ absl::Status ImportedSource::CheckTensors() const {
 
 std::optional<Activation> ApplyArchitecture(ModelConfig& c) {
   c.gated = c.architecture != "opt" && c.architecture != "nemotron" && c.architecture != "arcee";
+  if (c.architecture == "bamboo") return Activation::kDRelu;
   if (c.gated) return std::nullopt;
   if (c.architecture == "arcee") return Activation::kRelu2;
   c.norm = NormKind::kLayer;

@@ -27,6 +27,9 @@ class ImportedSource : public ModelSource {
   const ModelConfig& config() const override { return config_; }
   const TokenizerData& tokenizer() const override { return tokenizer_; }
   std::span<const SourceTensor> tensors() const override { return tensors_; }
+  const SourcePredictors* predictors() const override {
+    return predictors_ ? &*predictors_ : nullptr;
+  }
   const SourceTensor* Find(std::string_view name) const override;
   absl::Status ReadTensor(const SourceTensor& tensor, uint64_t offset,
                           std::span<std::byte> dst) const final;
@@ -65,14 +68,17 @@ class ImportedSource : public ModelSource {
   ModelConfig config_;
   TokenizerData tokenizer_;
   std::vector<std::string> warnings_;
+  float predictor_threshold_ = 0.0f;  // on the logits of predictors, if there are any
 
  private:
   absl::StatusOr<std::vector<float>> ReadAsFloats(const SourceTensor& tensor) const;
   // From now on the tensor, new or not, has these values.
   void SetComputed(const std::string& name, std::vector<float> values);
   absl::Status CheckTensors() const;
+  absl::Status FindPredictors();
 
   std::vector<SourceTensor> tensors_;
+  std::optional<SourcePredictors> predictors_;
   absl::flat_hash_map<std::string, size_t> index_;
   absl::flat_hash_map<std::string, std::vector<float>> computed_;
   uint64_t skipped_positions_ = 0;  // bytes of kPositions as it is stored

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "layout/model_config.h"
 #include "layout/source_type.h"
+#include "layout/sparsity_records.h"
 #include "layout/tokenizer_data.h"
 
 namespace sluice {
@@ -24,10 +25,18 @@ struct SourceTensor {
   // rope_freqs.weight, blk.N.{attn_norm,attn_q,attn_k,attn_v,attn_output,ffn_norm,ffn_gate,
   // ffn_up,ffn_down}.weight, blk.N.{attn_q,attn_k,attn_v}.bias; of relatives of the Llama family
   // also position_embd.weight, output_norm.bias, blk.N.{attn_norm,attn_output,ffn_norm,ffn_up,
-  // ffn_down}.bias.
+  // ffn_down}.bias. PowerInfer's files have blk.N.ffn_down_t.weight [d_ff x d_model] in place of
+  // ffn_down. Predictors are blk.N.{fc1,fc2}.weight.
   std::string name;
   SourceType type = SourceType::kF32;
   std::vector<uint64_t> shape;  // outermost first; the last dimension is contiguous
+};
+
+// The predictors that a model comes with: for each layer blk.N.fc1.weight [rank x d_model] and
+// blk.N.fc2.weight [d_ff x rank], logits = fc2 relu(fc1 x).
+struct SourcePredictors {
+  std::vector<uint32_t> ranks;  // by layer, as they are: 1 .. kMaxRank, not rounded up
+  PredictorRecord record;
 };
 
 // Thread-compatible; ReadTensor is thread-safe. Borrowed references live as long as the source.
@@ -45,6 +54,8 @@ class ModelSource {
   virtual const TokenizerData& tokenizer() const = 0;
   // All tensors of the model; one that an importer leaves out is named in warnings().
   virtual std::span<const SourceTensor> tensors() const = 0;
+  // Null if the model has none.
+  virtual const SourcePredictors* predictors() const { return nullptr; }
   // Null if there is none of that name.
   virtual const SourceTensor* Find(std::string_view name) const = 0;
   // Reads raw bytes that begin `offset` bytes into the tensor.
@@ -63,7 +74,8 @@ struct ImportOptions {
 
 // Opens `path`: a GGUF file (or any part of a split one) or a Hugging Face folder. What is neither
 // (HTML page, git-lfs pointer, old GGML, empty file, directory without config.json) is named in
-// the error. Architectures other than llama, qwen2, opt, nemotron and arcee are refused by name.
+// the error. Architectures other than llama, qwen2, bamboo, opt, nemotron and arcee are refused by
+// name.
 absl::StatusOr<std::unique_ptr<ModelSource>> OpenModelSource(const std::string& path,
                                                              const ImportOptions& options);
 

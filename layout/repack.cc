@@ -59,8 +59,9 @@ std::string TensorName(const ModelConfig& config, MatrixRole role, uint32_t laye
     case MatrixRole::kGate:
       return absl::StrFormat("blk.%u.%s.weight", layer, config.gated ? "ffn_gate" : "ffn_up");
     case MatrixRole::kPredictor1:
+      return absl::StrFormat("blk.%u.fc1.weight", layer);
     case MatrixRole::kPredictor2:
-      break;  // made by Relayout
+      return absl::StrFormat("blk.%u.fc2.weight", layer);
   }
   return "";
 }
@@ -70,6 +71,13 @@ std::string TensorName(LayerVector vector, uint32_t layer) {
       "attn_norm.weight", "ffn_norm.weight", "attn_q.bias",      "attn_k.bias", "attn_v.bias",
       "attn_norm.bias",   "ffn_norm.bias",   "attn_output.bias", "ffn_up.bias", "ffn_down.bias"};
   return absl::StrFormat("blk.%u.%s", layer, kNames[static_cast<size_t>(vector)]);
+}
+
+bool IsTurned(const SourceTensor& down) { return down.name.ends_with("ffn_down_t.weight"); }
+std::string DownName(const ModelSource& source, uint32_t layer) {
+  std::string turned = absl::StrFormat("blk.%u.ffn_down_t.weight", layer);
+  if (source.Find(turned) != nullptr) return turned;
+  return absl::StrFormat("blk.%u.ffn_down.weight", layer);
 }
 
 bool IsWider(WeightType a, WeightType b) { return a < b; }  // they are numbered from wide to narrow
@@ -127,6 +135,22 @@ class RowReader {
   // Whole rows, consecutive.
   absl::Status ReadRows(uint64_t row, uint64_t count, std::span<float> dst) {
     return Read(row, 0, count * tensor_.shape.back(), dst);
+  }
+  // The same of a matrix that is to have `columns`, filled up with zeros on the right and below:
+  // the ranks of predictors are rounded up.
+  absl::Status ReadPadded(uint64_t row, size_t columns, std::span<float> dst) {
+    const size_t width = tensor_.shape.back();
+    const uint64_t n_rows = tensor_.shape.size() == 2 ? tensor_.shape[0] : 1;
+    const uint64_t left = n_rows - std::min(row, n_rows);
+    const size_t count = std::min<uint64_t>(dst.size() / columns, left);
+    if (count > 0) SLUICE_RETURN_IF_ERROR(ReadRows(row, count, dst.first(count * width)));
+    std::fill(dst.begin() + static_cast<ptrdiff_t>(count * width), dst.end(), 0.0f);
+    if (width == columns) return absl::OkStatus();
+    for (size_t r = count; r-- > 0;) {  // from behind, since rows move backwards
+      std::copy_backward(&dst[r * width], &dst[r * width] + width, &dst[r * columns] + width);
+      std::fill_n(&dst[r * columns] + width, columns - width, 0.0f);
+    }
+    return absl::OkStatus();
   }
 
  private:
@@ -227,19 +251,18 @@ class Repacker {
     SLUICE_ASSIGN_OR_RETURN(const SourceTensor* tensor,
                             FindMatrix(TensorName(config_, m.role, m.layer)));
     RowReader reader(source_, *tensor, m.type);
-    ErrorMeter& ffn_error = config_.gated ? gate_error_ : up_error_;
-    ErrorMeter& error = m.role == MatrixRole::kGate ? ffn_error : resident_error_;
+    ErrorMeter* error = MeterOf(m.role);
     std::vector<float> rows(size_t{m.rows_per_tile} * m.columns);
     std::vector<std::byte> packed(m.rows_per_tile * m.row_bytes());
     for (uint32_t t = 0; t < m.n_tiles(); ++t) {
       const uint32_t count = m.rows_in_tile(t);
-      SLUICE_RETURN_IF_ERROR(reader.ReadRows(uint64_t{t} * m.rows_per_tile, count,
-                                             std::span(rows).first(size_t{count} * m.columns)));
+      SLUICE_RETURN_IF_ERROR(reader.ReadPadded(uint64_t{t} * m.rows_per_tile, m.columns,
+                                               std::span(rows).first(size_t{count} * m.columns)));
       for (uint32_t r = 0; r < count; ++r) {
         const auto row = std::span(rows).subspan(size_t{r} * m.columns, m.columns);
         const auto dst = std::span(packed).subspan(r * m.row_bytes(), m.row_bytes());
         EncodeRow(m.type, row, dst);
-        if (r % kErrorSample == 0) error.Add(m.type, row, dst);
+        if (error != nullptr && r % kErrorSample == 0) error->Add(m.type, row, dst);
       }
       SLUICE_RETURN_IF_ERROR(
           writer_.WriteTile(index, t, std::span(packed).first(count * m.row_bytes())));
@@ -248,33 +271,46 @@ class Repacker {
     return absl::OkStatus();
   }
 
+  // Null: not measured.
+  ErrorMeter* MeterOf(MatrixRole role) {
+    if (role == MatrixRole::kPredictor1 || role == MatrixRole::kPredictor2) return nullptr;
+    if (role != MatrixRole::kGate) return &resident_error_;
+    return config_.gated ? &gate_error_ : &up_error_;
+  }
+
   // Slab by slab: the down columns of a run of neurons are transposed in memory, then each neuron's
-  // up row, where there is a gate, is read and its bundle written.
+  // other rows are read and its bundle written.
   absl::Status WriteBundles(uint32_t layer) {
+    SLUICE_ASSIGN_OR_RETURN(const SourceTensor* gate,
+                            FindMatrix(TensorName(config_, MatrixRole::kGate, layer)));
     SLUICE_ASSIGN_OR_RETURN(const SourceTensor* up,
                             FindMatrix(absl::StrFormat("blk.%u.ffn_up.weight", layer)));
-    SLUICE_ASSIGN_OR_RETURN(const SourceTensor* down,
-                            FindMatrix(absl::StrFormat("blk.%u.ffn_down.weight", layer)));
+    SLUICE_ASSIGN_OR_RETURN(const SourceTensor* down, FindMatrix(DownName(source_, layer)));
     const BundleLayout& b = writer_.directory().bundles;
-    RowReader up_reader(source_, *up, b.type);
+    RowReader gate_reader(source_, *gate, b.type), up_reader(source_, *up, b.type);
     const uint32_t block = BlockElements(down->type);
     const auto per_slab =
         static_cast<uint32_t>(std::max<size_t>(kSlabFloats / b.d_model / block, 1) * block);
-    std::vector<float> up_row(b.d_model);
+    std::vector<float> row(b.d_model);
     std::vector<std::byte> payload(b.payload_bytes());
-    const auto up_dst = std::span(payload).first(b.down_offset());
+    const auto gate_dst = std::span(payload).first(b.up_offset());
+    const auto up_dst = std::span(payload).subspan(b.up_offset(), b.down_offset() - b.up_offset());
     const auto down_dst = std::span(payload).subspan(b.down_offset());
     for (uint32_t first = 0; first < b.d_ff; first += per_slab) {
       const uint32_t count = std::min(per_slab, b.d_ff - first);
-      SLUICE_RETURN_IF_ERROR(TransposeDown(*down, first, count));
+      SLUICE_RETURN_IF_ERROR(ReadDownColumns(*down, first, count));
       for (uint32_t i = 0; i < count; ++i) {
         const uint32_t neuron = first + i;
         const auto column = std::span<const float>(slab_).subspan(size_t{i} * b.d_model, b.d_model);
         const bool is_sample = neuron % kErrorSample == 0;
+        if (b.has_gate) {
+          SLUICE_RETURN_IF_ERROR(gate_reader.ReadRows(neuron, 1, row));
+          EncodeRow(b.type, row, gate_dst);
+        }
         if (b.has_up) {
-          SLUICE_RETURN_IF_ERROR(up_reader.ReadRows(neuron, 1, up_row));
-          EncodeRow(b.type, up_row, up_dst);
-          if (is_sample) up_error_.Add(b.type, up_row, up_dst);
+          SLUICE_RETURN_IF_ERROR(up_reader.ReadRows(neuron, 1, row));
+          EncodeRow(b.type, row, up_dst);
+          if (is_sample) up_error_.Add(b.type, row, up_dst);
         }
         EncodeRow(b.type, column, down_dst);
         if (is_sample) down_error_.Add(b.type, column, down_dst);
@@ -285,13 +321,14 @@ class Repacker {
     return absl::OkStatus();
   }
 
-  // slab_[i][j] = down[j][first + i].
-  absl::Status TransposeDown(const SourceTensor& down, uint32_t first, uint32_t count) {
+  // slab_[i][j] = down[j][first + i], or of a matrix that is turned already down[first + i][j].
+  absl::Status ReadDownColumns(const SourceTensor& down, uint32_t first, uint32_t count) {
     constexpr uint32_t kRows = 16;  // rows turned together, so that a cache line is filled at once
     const uint32_t d = config_.d_model;
     slab_.resize(size_t{count} * d);
     std::vector<float> rows(size_t{kRows} * count);
     RowReader reader(source_, down, writer_.directory().bundles.type);
+    if (IsTurned(down)) return reader.ReadRows(first, count, slab_);
     for (uint32_t j = 0; j < d; j += kRows) {  // d_model is a multiple of 32
       for (uint32_t r = 0; r < kRows; ++r) {
         SLUICE_RETURN_IF_ERROR(reader.Read(j + r, first, first + count,
@@ -351,6 +388,12 @@ Directory PlanRepack(const ModelSource& source, const RepackOptions& options) {
   };
   shape.bundle_type = options.type.value_or(WidestType(source, gate, BundleTypeFor));
   types[static_cast<size_t>(MatrixRole::kGate)] = shape.bundle_type;
+  if (source.predictors() != nullptr) {
+    for (const uint32_t rank : source.predictors()->ranks) {
+      shape.predictor_ranks.push_back(PaddedRank(rank));
+    }
+    shape.gate_in_bundles = true;
+  }
   return MakeDirectory(source.config(), shape);
 }
 
@@ -361,7 +404,9 @@ std::vector<std::string> NarrowedTensors(const ModelSource& source, const Direct
     uint32_t n_wider = 0;
     std::set<std::string> types;
     for (uint32_t l = 0; l < n_layers; ++l) {
-      const SourceTensor* t = source.Find(absl::StrFormat("blk.%u.%s.weight", l, part));
+      const bool down = part == std::string_view("ffn_down");
+      const SourceTensor* t =
+          source.Find(down ? DownName(source, l) : absl::StrFormat("blk.%u.%s.weight", l, part));
       if (t == nullptr || !IsWider(BundleTypeFor(t->type), directory.bundles.type)) continue;
       ++n_wider;
       types.emplace(SourceTypeName(t->type));
@@ -393,7 +438,9 @@ absl::StatusOr<RepackReport> Repack(const ModelSource& source, const std::string
   p.source_types = SourceTypes(source);
   p.writer = "sluice " SLUICE_VERSION;
   repacker.FillErrors(p);
-  SLUICE_ASSIGN_OR_RETURN(report.file_bytes, writer->Finish({vectors, source.tokenizer(), p}));
+  SluiceWriter::Records records = {vectors, source.tokenizer(), p};
+  if (source.predictors() != nullptr) records.predictor = &source.predictors()->record;
+  SLUICE_ASSIGN_OR_RETURN(report.file_bytes, writer->Finish(records));
   return report;
 }
 

@@ -60,13 +60,13 @@
 //
 // Config (kind 1):
 //   u32     version, 1
-//   string  architecture: "llama", "qwen2", "opt", "nemotron", "arcee"
+//   string  architecture: "llama", "qwen2", "bamboo", "opt", "nemotron", "arcee"
 //   string  name
 //   u32     layers, d_model, d_ff, heads, KV heads, head dimension, tokens in the vocabulary,
 //           context length: 8 fields
 //   f32     epsilon of the norms, RoPE base, activation threshold (0 unless FATReLU)
 //   u8      RoPE turns elements: 0 2i and 2i+1, 1 i and i + half a head
-//   u8      activation: 0 SiLU, 1 ReLU, 2 ReLU squared, 3 FATReLU
+//   u8      activation: 0 SiLU, 1 ReLU, 2 ReLU squared, 3 FATReLU, 4 dReLU
 //   u8      where the activation was learned: 0 assumed, 1 from the source, 2 from a flag
 //   flag    the head is the embedding matrix
 //   flag    biases on Q, K and V
@@ -200,6 +200,10 @@ enum class MatrixRole : uint8_t {
   kPredictor2 = 8,
 };
 constexpr uint32_t kMaxRank = 8192;  // of a predictor
+// The rank that a predictor is stored with: rows are whole blocks, zeros at the end change nothing.
+constexpr uint32_t PaddedRank(uint32_t rank) {
+  return (rank + kQuantBlock - 1) / kQuantBlock * kQuantBlock;
+}
 
 struct MatrixEntry {
   MatrixRole role = MatrixRole::kEmbedding;

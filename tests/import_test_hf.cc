@@ -212,7 +212,7 @@ TEST(Llama3RopeTest, DivisorsRiseFromOneToTheFactorWithoutSteps) {
 }
 
 TEST_F(HfSourceTest, OtherModelTypesAreRefusedByName) {
-  for (const char* type : {"minicpm", "bamboo", "persimmon", "gemma2", "mixtral", ""}) {
+  for (const char* type : {"minicpm", "turbosparsemixtral", "persimmon", "gemma2", "mixtral", ""}) {
     ExpectConfigRefused("model_type", absl::StrCat("\"", type, "\""),
                         absl::StatusCode::kUnimplemented, absl::StrCat("\"", type, "\""));
   }

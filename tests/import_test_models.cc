@@ -25,9 +25,9 @@ uint64_t Elements(const std::vector<uint64_t>& shape) {
 }  // namespace
 
 std::map<std::string, TinyTensor> TinyTensors(const std::string& architecture) {
-  const bool is_opt = architecture == "opt",
-             gated = architecture == "llama" || architecture == "qwen2";
+  const bool is_opt = architecture == "opt";
   const bool layer_norm = is_opt || architecture == "nemotron";
+  const bool gated = !layer_norm && architecture != "arcee";
   const uint64_t kv = is_opt ? kWidth : kKvWidth;
   std::map<std::string, TinyTensor> tensors;
   const auto add = [&](const std::string& name, std::vector<uint64_t> shape) {
@@ -244,6 +244,7 @@ TinyFolder::TinyFolder(const std::string& architecture)
   }
   config["model_type"] = absl::StrCat("\"", architecture, "\"");
   if (architecture == "nemotron" || architecture == "arcee") config["hidden_act"] = "\"relu2\"";
+  if (architecture == "bamboo") config["hidden_act"] = "\"relu\"";
   if (architecture == "nemotron") {
     config["norm_eps"] = config["rms_norm_eps"];
     config.erase("rms_norm_eps");

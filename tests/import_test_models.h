@@ -22,7 +22,7 @@ struct TinyTensor {
 
 // 2 layers, width 32, FFN 44, 4 heads of 8 with 2 for K and V, 8 tokens, untied head, 64 positions;
 // "opt" has 4 heads for K and V and a tied head. Weights are seeded random numbers that half and
-// bfloat16 hold exactly. "qwen2" has biases on Q, K and V.
+// bfloat16 hold exactly. "qwen2" has biases on Q, K and V; "bamboo" comes without predictors here.
 std::map<std::string, TinyTensor> TinyTensors(const std::string& architecture);
 
 struct TinyGguf {

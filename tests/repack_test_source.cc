@@ -179,7 +179,8 @@ std::span<const std::byte> RepackedFile::MatrixRow(MatrixRole role, uint32_t lay
 
 std::span<const std::byte> RepackedFile::UpRow(uint32_t layer, uint32_t neuron) const {
   const BundleLayout& b = file->bundles();
-  return std::span(image.bytes).subspan(b.BundleOffset(layer, neuron), b.row_bytes());
+  return std::span(image.bytes)
+      .subspan(b.BundleOffset(layer, neuron) + b.up_offset(), b.row_bytes());
 }
 
 std::span<const std::byte> RepackedFile::DownColumn(uint32_t layer, uint32_t neuron) const {

@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
@@ -62,6 +64,45 @@ std::map<MatrixRole, RoleTotal> TotalsByRole(const Directory& directory) {
   return totals;
 }
 
+std::string_view InputName(PredictorInput input) {
+  switch (input) {
+    case PredictorInput::kNormed:
+      return "normed";
+    case PredictorInput::kResidual:
+      return "residual";
+    case PredictorInput::kPrevious:
+      return "previous";
+  }
+  return "?";
+}
+
+std::vector<uint32_t> PredictorRanks(const SluiceFile& file) {
+  std::vector<uint32_t> ranks;
+  for (const MatrixEntry& m : file.directory().matrices) {
+    if (m.role == MatrixRole::kPredictor1) ranks.push_back(m.rows);
+  }
+  return ranks;
+}
+
+// Null if there are none.
+Json PredictorsJson(const SluiceFile& file) {
+  const PredictorRecord* p = file.predictor();
+  if (p == nullptr) return nullptr;
+  return {{"input", InputName(p->input)},
+          {"ranks", PredictorRanks(file)},
+          {"thresholds", p->thresholds}};
+}
+
+std::string PredictorsText(const SluiceFile& file) {
+  const PredictorRecord* p = file.predictor();
+  if (p == nullptr) return "none";
+  const std::vector<uint32_t> ranks = PredictorRanks(file);
+  const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end());
+  const auto [low, high] = std::minmax_element(p->thresholds.begin(), p->thresholds.end());
+  return absl::StrFormat("input %s, rank %u..%u, threshold %g..%g", InputName(p->input), *least,
+                         *most, *low, *high);
+}
+
 Json ToJson(const SluiceFile& file, const TokenizerData& tokenizer) {
   const ModelConfig& c = file.config();
   const BundleLayout& b = file.bundles();
@@ -115,6 +156,7 @@ Json ToJson(const SluiceFile& file, const TokenizerData& tokenizer) {
         {"blob_bytes", b.blob_bytes},
         {"blobs_per_layer", b.blobs_per_layer()},
         {"layer_offsets", b.layer_offsets}}},
+      {"predictors", PredictorsJson(file)},
       {"tokenizer",
        {{"kind", tokenizer.kind == TokenizerKind::kSentencePiece ? "sentencepiece" : "byte bpe"},
         {"tokens", tokenizer.tokens.size()},
@@ -163,6 +205,7 @@ void Print(const SluiceFile& file, const TokenizerData& tokenizer) {
       "layer\n",
       c.n_layers, c.d_ff, WeightTypeName(b.type), b.payload_bytes(), b.stride, b.block,
       b.blobs_per_layer(), FormatBytes(b.blob_bytes));
+  absl::PrintF("predictors  %s\n", PredictorsText(file));
   absl::PrintF("source      %s (%s), written by %s\n", p.source_name, p.source_types, p.writer);
   const std::string gate = c.gated ? absl::StrFormat("gate %.2e, ", p.gate_error) : "";
   absl::PrintF("packing     relative error: resident %.2e, %sup %.2e, down %.2e\n",

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <memory>
@@ -5,6 +6,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "io/atomic_file.h"
 #include "io/status.h"
@@ -69,6 +71,22 @@ void PrintDirectory(const ModelConfig& config, const Directory& d) {
                   "blocks of %u bytes\n",
                   padding, b.block);
   }
+}
+
+// The predictors that the source brings.
+void PrintPredictors(const SourcePredictors& p, const Directory& d) {
+  uint64_t bytes = 0;
+  for (const MatrixEntry& m : d.matrices) {
+    const bool predicts = m.role == MatrixRole::kPredictor1 || m.role == MatrixRole::kPredictor2;
+    if (predicts) bytes += m.n_bytes();
+  }
+  const auto [least, most] = std::minmax_element(p.ranks.begin(), p.ranks.end());
+  const std::string ranks =
+      *least == *most ? absl::StrCat(*least) : absl::StrFormat("%u..%u", *least, *most);
+  absl::FPrintF(stderr, "predictors: %u layers, rank %s, %.1f %% of the bytes, threshold %g\n",
+                p.ranks.size(), ranks,
+                100.0 * static_cast<double>(bytes) / static_cast<double>(DirectoryEnd(d)),
+                p.record.thresholds[0]);
 }
 
 // Down columns lie across the blocks of a quantised source.
@@ -156,6 +174,7 @@ int RunRepack(const RepackFlags& flags) {
     if (!writable.ok()) return ReportError(writable.status());
   }
   PrintDirectory((*source)->config(), planned);
+  if (const auto* p = (*source)->predictors()) PrintPredictors(*p, planned);
   for (const std::string& note : NarrowedTensors(**source, planned)) {
     absl::FPrintF(stderr, "sluice: %s (--type chooses another)\n", note);
   }
@@ -208,9 +227,10 @@ void RegisterRepack(CLI::App& app, std::function<int()>* action) {
   cmd->add_option("--resident-type", flags->resident_type,
                   "Type of all other matrices (default: nearest to the source)")
       ->check(NotEmpty());
-  cmd->add_option("--activation", flags->activation,
-                  "FFN activation: silu, relu, relu2, fatrelu (default: what the source says, else "
-                  "silu)")
+  cmd->add_option(
+         "--activation", flags->activation,
+         "FFN activation: silu, relu, relu2, fatrelu, drelu (default: what the source says, else "
+         "silu)")
       ->check(NotEmpty());
   cmd->add_option("--activation-threshold", flags->activation_threshold, "Threshold of fatrelu");
   cmd->add_option(
