@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "io/status.h"
 #include "layout/sluice_file.h"
@@ -93,14 +94,18 @@ Json PredictorsJson(const SluiceFile& file) {
           {"thresholds", p->thresholds}};
 }
 
+// "8" or "8..16".
+template <typename T>
+std::string RangeText(const std::vector<T>& values) {
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  return *least == *most ? absl::StrCat(*least) : absl::StrCat(*least, "..", *most);
+}
+
 std::string PredictorsText(const SluiceFile& file) {
   const PredictorRecord* p = file.predictor();
   if (p == nullptr) return "none";
-  const std::vector<uint32_t> ranks = PredictorRanks(file);
-  const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end());
-  const auto [low, high] = std::minmax_element(p->thresholds.begin(), p->thresholds.end());
-  return absl::StrFormat("input %s, rank %u..%u, threshold %g..%g", InputName(p->input), *least,
-                         *most, *low, *high);
+  return absl::StrFormat("input %s, rank %s, threshold %s", InputName(p->input),
+                         RangeText(PredictorRanks(file)), RangeText(p->thresholds));
 }
 
 Json ToJson(const SluiceFile& file, const TokenizerData& tokenizer) {
