@@ -77,9 +77,7 @@ class MergerBench {
         if (t < warm || reads.empty()) continue;
         const WholeBlobs blobs = BlobsOf(l, reads);
         for (int i = 0; i < kWays; ++i) {
-          // Also in the other direction, so that none has always the same one before it.
-          const auto step = static_cast<uint32_t>((t + l) % 2 == 0 ? i : kWays - i);
-          const auto way = static_cast<Way>((t + l / 2 + step) % kWays);
+          const auto way = static_cast<Way>(WayAt(t, l, static_cast<uint32_t>(i), kWays));
           SLUICE_ASSIGN_OR_RETURN(const double took, way == kBlobs
                                                          ? TimeBlobs(blobs, reads)
                                                          : readers_[way].reader->TimeMs(reads));

@@ -215,9 +215,7 @@ class ModelBench {
       for (auto& times : ms) times.push_back(0);
       for (uint32_t layer = 0; layer < sets.n_layers; ++layer) {
         for (uint32_t k = 0; k < kWays; ++k) {
-          // Also in the other direction, so that none has always the same one before it.
-          const uint32_t step = (i + layer) % 2 == 0 ? k : kWays - k;
-          const uint32_t way = (i + layer / 2 + step) % kWays;
+          const uint32_t way = WayAt(i, layer, k, kWays);
           SLUICE_ASSIGN_OR_RETURN(const double took,
                                   ReadSet(sets, token, layer, positions[way][layer]));
           ms[way].back() += took;

@@ -37,6 +37,13 @@ struct BenchDevice {
 
 constexpr uint32_t kMergeBytes = 4 << 20;
 
+// Which of n ways of reading comes i-th for a layer of a token: each is first as often as the
+// others, and has each of the others before it as often.
+inline uint32_t WayAt(uint32_t token, uint32_t layer, uint32_t i, uint32_t n) {
+  const uint32_t step = (token + layer) % 2 == 0 ? i : n - i;
+  return (token + layer / 2 + step) % n;
+}
+
 // One thread at a time.
 class TimedReader {
  public:
