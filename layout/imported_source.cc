@@ -95,15 +95,18 @@ absl::Status ImportedSource::ReadTensor(const SourceTensor& tensor, uint64_t off
   if (it == index_.end()) {
     return absl::NotFoundError(absl::StrFormat("%s: has no tensor \"%s\"", path_, tensor.name));
   }
-  const absl::Status outside =
-      absl::OutOfRangeError(absl::StrFormat("%s: read outside tensor \"%s\"", path_, tensor.name));
+  const auto outside = [&] {
+    return absl::OutOfRangeError(
+        absl::StrFormat("%s: read outside tensor \"%s\"", path_, tensor.name));
+  };
   const auto computed = computed_.find(tensor.name);
   if (computed == computed_.end()) {
     const uint64_t skipped = tensor.name == kPositions ? skipped_positions_ : 0;
-    return offset <= UINT64_MAX - skipped ? ReadStored(it->second, offset + skipped, dst) : outside;
+    return offset <= UINT64_MAX - skipped ? ReadStored(it->second, offset + skipped, dst)
+                                          : outside();
   }
   const auto bytes = std::as_bytes(std::span(computed->second));
-  if (offset > bytes.size() || dst.size() > bytes.size() - offset) return outside;
+  if (offset > bytes.size() || dst.size() > bytes.size() - offset) return outside();
   std::memcpy(dst.data(), bytes.data() + offset, dst.size());
   return absl::OkStatus();
 }

@@ -198,6 +198,9 @@ absl::Status SluiceFile::ReadRecords() {
   SLUICE_RETURN_IF_ERROR(
       ReadRecord(SectionKind::kDirectory, kMaxRecord, ReadDirectory, directory_));
   directory_.bundles.has_up = config_.gated;
+  for (size_t v = 0; v < kLayerVectors; ++v) {
+    vector_begins_[v + 1] = vector_begins_[v] + VectorSize(static_cast<LayerVector>(v), config_);
+  }
   SLUICE_RETURN_IF_ERROR(Annotate(ValidateDirectory(directory_, config_, file_size()), path()));
   SLUICE_RETURN_IF_ERROR(
       ReadRecord(SectionKind::kProvenance, kMaxRecord, ReadProvenance, provenance_));
@@ -292,15 +295,13 @@ uint64_t SluiceFile::weights_id() const {
 }
 
 std::span<const float> SluiceFile::vector(LayerVector which, uint32_t layer) const {
-  uint64_t at = layer * LayerVectorCount(config_);
-  for (size_t v = 0; v < static_cast<size_t>(which); ++v) {
-    at += VectorSize(static_cast<LayerVector>(v), config_);
-  }
-  return std::span(vectors_).subspan(at, VectorSize(which, config_));
+  const auto v = static_cast<size_t>(which);
+  const uint64_t at = layer * vector_begins_.back() + vector_begins_[v];
+  return std::span(vectors_).subspan(at, vector_begins_[v + 1] - vector_begins_[v]);
 }
 
 std::span<const float> SluiceFile::output_norm() const {
-  return std::span(vectors_).subspan(config_.n_layers * LayerVectorCount(config_), config_.d_model);
+  return std::span(vectors_).subspan(config_.n_layers * vector_begins_.back(), config_.d_model);
 }
 std::span<const float> SluiceFile::output_norm_bias() const {
   return VectorsBehind(output_norm(), config_.norm == NormKind::kLayer ? config_.d_model : 0);

@@ -140,6 +140,7 @@ class SluiceFile {
   std::optional<PredictorRecord> predictor_;
   std::optional<ActivityRecord> activity_;
   std::vector<float> vectors_;
+  std::array<uint64_t, kLayerVectors + 1> vector_begins_ = {};  // in a layer, and their sum
   std::vector<uint32_t> tile_sums_;
   std::vector<size_t> first_tile_sum_;  // by matrix
   std::vector<uint32_t> bundle_sums_;
