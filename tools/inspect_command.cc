@@ -13,6 +13,7 @@
 #include "layout/sluice_file.h"
 #include "runtime/memory_plan.h"
 #include "tools/flags.h"
+#include "tools/range_text.h"
 
 namespace sluice {
 namespace {
@@ -92,13 +93,6 @@ Json PredictorsJson(const SluiceFile& file) {
   return {{"input", InputName(p->input)},
           {"ranks", PredictorRanks(file)},
           {"thresholds", p->thresholds}};
-}
-
-// "8" or "8..16".
-template <typename T>
-std::string RangeText(const std::vector<T>& values) {
-  const auto [least, most] = std::minmax_element(values.begin(), values.end());
-  return *least == *most ? absl::StrCat(*least) : absl::StrCat(*least, "..", *most);
 }
 
 std::string PredictorsText(const SluiceFile& file) {

@@ -17,6 +17,7 @@
 #include "runtime/memory_plan.h"
 #include "tools/flags.h"
 #include "tools/profile_order.h"
+#include "tools/range_text.h"
 #include "tools/run_flags.h"
 #include "tools/stop_signals.h"
 
@@ -80,11 +81,8 @@ void PrintPredictors(const SourcePredictors& p, const Directory& d) {
     const bool predicts = m.role == MatrixRole::kPredictor1 || m.role == MatrixRole::kPredictor2;
     if (predicts) bytes += m.n_bytes();
   }
-  const auto [least, most] = std::minmax_element(p.ranks.begin(), p.ranks.end());
-  const std::string ranks =
-      *least == *most ? absl::StrCat(*least) : absl::StrFormat("%u..%u", *least, *most);
   absl::FPrintF(stderr, "predictors: %u layers, rank %s, %.1f %% of the bytes, threshold %g\n",
-                p.ranks.size(), ranks,
+                p.ranks.size(), RangeText(p.ranks),
                 100.0 * static_cast<double>(bytes) / static_cast<double>(DirectoryEnd(d)),
                 p.record.thresholds[0]);
 }
