@@ -1,5 +1,7 @@
 #include "tests/decoder_harness.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -149,6 +151,31 @@ absl::StatusOr<Logits> RunTokens(const SluiceFile& file, const Way& way,
                                  std::span<const int32_t> tokens, size_t prompt) {
   SLUICE_ASSIGN_OR_RETURN(const auto decoder, OpenDecoder(file, way));
   return RunTokens(*decoder, tokens, prompt);
+}
+
+void ExpectSameBitsEveryWay(const SluiceFile& file, DecodeMode mode,
+                            std::span<const int32_t> tokens, size_t prompt,
+                            const Logits& expected) {
+  const auto check = [&](const Way& way) {
+    EXPECT_TRUE(SameBits(Must(RunTokens(file, way, tokens, prompt)), expected)) << Describe(way);
+  };
+  size_t i = 0;
+  for (const EngineKind engine : Engines()) {
+    Way way;
+    way.mode = mode;
+    way.engine = engine;
+    way.threads = 2;  // for which the budgets are
+    for (const uint64_t budget : Budgets(file, way)) {
+      way.budget = budget;
+      way.threads = i % 4 == 0 ? 2 : 1;
+      way.chunk = i++ % 3 == 0 ? 1 : 64;
+      check(way);
+    }
+  }
+  Way mapped;
+  mapped.mode = mode;
+  mapped.mapped = true;
+  check(mapped);
 }
 
 absl::StatusOr<std::vector<int32_t>> RunGreedy(Decoder& decoder, std::vector<int32_t> prompt,

@@ -94,6 +94,11 @@ absl::StatusOr<Logits> RunTokens(Decoder& decoder, std::span<const int32_t> toke
 absl::StatusOr<Logits> RunTokens(const SluiceFile& file, const Way& way,
                                  std::span<const int32_t> tokens, size_t prompt);
 
+// Fails the test unless the weights, however they come (engines, budgets, chunks, one or two
+// threads, mapped), give these logits in this mode.
+void ExpectSameBitsEveryWay(const SluiceFile& file, DecodeMode mode,
+                            std::span<const int32_t> tokens, size_t prompt, const Logits& expected);
+
 // Greedy decoding: `n` tokens after `prompt`.
 absl::StatusOr<std::vector<int32_t>> RunGreedy(Decoder& decoder, std::vector<int32_t> prompt,
                                                size_t n);

@@ -68,21 +68,7 @@ class DReluTest : public testing::Test {
     return Must(RunTokens(file, way, tokens_, kPrompt));
   }
   void ExpectSameBits(const SluiceFile& file, DecodeMode mode, const Logits& expected) {
-    size_t i = 0;
-    for (const EngineKind engine : Engines()) {
-      Way way;
-      way.mode = mode;
-      way.engine = engine;
-      for (const uint64_t budget : Budgets(file, way)) {
-        way.budget = budget;
-        way.chunk = i++ % 3 == 0 ? 1 : 64;
-        EXPECT_TRUE(SameBits(Run(file, way), expected)) << Describe(way);
-      }
-    }
-    Way mapped;
-    mapped.mode = mode;
-    mapped.mapped = true;
-    EXPECT_TRUE(SameBits(Run(file, mapped), expected)) << Describe(mapped);
+    ExpectSameBitsEveryWay(file, mode, tokens_, kPrompt, expected);
   }
   void ExpectObserved(const SluiceFile& file, Way way) {
     SCOPED_TRACE(Describe(way));

@@ -29,23 +29,7 @@ class RelativesTest : public testing::TestWithParam<const char*> {
   }
   // The ways in which weights may come, in a mode.
   void ExpectSameBits(const SluiceFile& file, DecodeMode mode, const Logits& expected) {
-    size_t i = 0;
-    for (const EngineKind engine : Engines()) {
-      Way way;
-      way.mode = mode;
-      way.engine = engine;
-      way.threads = 2;  // for which the budgets are
-      for (const uint64_t budget : Budgets(file, way)) {
-        way.budget = budget;
-        way.threads = i % 4 == 0 ? 2 : 1;
-        way.chunk = i++ % 3 == 0 ? 1 : 64;
-        EXPECT_TRUE(SameBits(Run(file, way), expected)) << Describe(way);
-      }
-    }
-    Way mapped;
-    mapped.mode = mode;
-    mapped.mapped = true;
-    EXPECT_TRUE(SameBits(Run(file, mapped), expected)) << Describe(mapped);
+    ExpectSameBitsEveryWay(file, mode, tokens_, kPrompt, expected);
   }
 
   PackedModel plain_;
