@@ -22,11 +22,12 @@ namespace {
 
 constexpr uint64_t kSpinNs = 50'000;  // before a worker parks
 
-StreamFfn::Options StreamOptions(const MemoryPlan& plan, const ModelConfig& config) {
+StreamFfn::Options StreamOptions(const MemoryPlan& plan, const ModelConfig& config, bool observed) {
   StreamFfn::Options o;
   o.max_tokens = plan.chunk;
   o.skip_inactive = plan.request.mode != DecodeMode::kDense && config.sparse();
   o.keep_inactive = plan.holds_all_bundles;
+  o.rectify_gate = observed && config.rectifies_up();
   if (!IsSparse(plan.request.mode, config)) {
     o.keep = CacheSegment::kHot;
     o.keep_per_layer = (plan.n_slots + config.n_layers - 1) / config.n_layers;
@@ -41,24 +42,6 @@ absl::Status ChangedFile(const SluiceFile& file) {
 }
 
 }  // namespace
-
-DecoderStats DecoderStats::operator-(const DecoderStats& before) const {
-  DecoderStats d = *this;
-  d.hits -= before.hits;
-  d.misses -= before.misses;
-  d.evictions -= before.evictions;
-  d.active_neurons -= before.active_neurons;
-  d.gated_neurons -= before.gated_neurons;
-  d.firing_neurons -= before.firing_neurons;
-  d.looked_ahead -= before.looked_ahead;
-  d.in_time -= before.in_time;
-  d.flash_bytes -= before.flash_bytes;
-  d.flash_operations -= before.flash_operations;
-  d.io_busy_ns -= before.io_busy_ns;
-  d.io_retries -= before.io_retries;
-  d.stall_ns -= before.stall_ns;
-  return d;
-}
 
 Decoder::Decoder(const SluiceFile& file, const MemoryPlan& plan)
     : file_(file), config_(file.config()), plan_(plan) {}
@@ -164,7 +147,8 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   }
   trace_ = options.trace;
   observer_ = options.observer;
-  stream_ffn_ = std::make_unique<StreamFfn>(*ffn_, StreamOptions(plan_, config_));
+  stream_ffn_ =
+      std::make_unique<StreamFfn>(*ffn_, StreamOptions(plan_, config_, observer_ != nullptr));
 
   const size_t chunk = plan_.chunk;
   for (std::vector<float>* v : {&x_, &normed_, &delta_}) v->resize(chunk * config_.d_model);
@@ -385,7 +369,7 @@ absl::Status Decoder::RunFfn(uint32_t layer, uint32_t n) {
                        IoPriority::kDemand);
     SLUICE_RETURN_IF_ERROR(
         demand_ffn_->Finish(layer, gate, x[t], &delta_[size_t{t} * config_.d_model]));
-    if (config_.rectifies_up()) demand_ffn_->DropRectified(layer, gate);
+    if (observer_ != nullptr && config_.rectifies_up()) demand_ffn_->DropRectified(layer, gate);
     if (trace_ != nullptr) RecordActive(layer, t);
   }
   if (observer_ != nullptr) Show(layer, 0, n, {});
@@ -452,62 +436,6 @@ void Decoder::Show(uint32_t layer, uint32_t first, uint32_t n,
 void Decoder::RecordPass(uint32_t n) {
   const size_t n_sets = size_t{n} * config_.n_layers;
   for (size_t set = 0; set < n_sets; ++set) trace_->Append(pass_active_[set]);
-}
-
-DecoderStats Decoder::stats() const {
-  DecoderStats s;
-  for (uint32_t l = 0; l < config_.n_layers; ++l) {
-    const CacheLayerStats& layer = cache_->stats(l);
-    s.hits += layer.hits;
-    s.misses += layer.misses;
-    s.evictions += layer.evictions;
-  }
-  const DemandStats& demand = demand_ffn_->stats();
-  s.active_neurons = demand.active_neurons;
-  s.gated_neurons = demand.neurons;
-  s.firing_neurons = demand.firing_neurons;
-  s.looked_ahead = demand.looked_ahead;
-  s.in_time = demand.in_time;
-  const IoStats io = io_->io_stats();
-  s.flash_bytes = io.bytes;
-  s.flash_operations = io.operations;
-  s.io_busy_ns = io.busy_ns;
-  s.io_retries = io.retries;
-  s.stall_ns = io_->stall_ns();
-  return s;
-}
-
-std::string Decoder::ModeNote() const {
-  switch (plan_.request.mode) {
-    case DecodeMode::kDense:
-      return "dense";
-    case DecodeMode::kExact:
-      if (config_.sparse()) return "exact";
-      return absl::StrFormat("exact (activation %s gives no exact zeros: every neuron is needed)",
-                             ActivationName(config_.activation));
-    case DecodeMode::kPredicted:
-      return predictor_->input() == PredictorInput::kPrevious
-                 ? "predicted, a layer ahead; prompts dense"
-                 : "predicted; prompts dense";
-  }
-  return "?";
-}
-
-std::vector<std::string> Decoder::Notes() const {
-  std::vector<std::string> notes;
-  if (map_ != nullptr) {
-    notes.push_back("weights: mapped, read by the kernel through the page cache");
-  } else {
-    notes.push_back("io: " + engine_note_ + "; " + storage_->mode_note());
-    const std::string change = io_thread_->mode_change_note();
-    if (!change.empty()) notes.push_back("io changed: " + change);
-    notes.push_back(schedule_note_);
-    notes.push_back("io thread: " + io_thread_->affinity_note());
-  }
-  notes.push_back(
-      absl::StrFormat("kernels: %s; %d compute threads", kernels_->name, pool_->n_threads()));
-  notes.push_back("mode: " + ModeNote());
-  return notes;
 }
 
 }  // namespace sluice

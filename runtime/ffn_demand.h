@@ -57,7 +57,7 @@ class DemandFfn {
   // of active neurons that up took out become 0.
   void DropRectified(uint32_t layer, std::span<float> gate) const;
   // The same of a layer that has not begun, whatever is active: all neurons whose gate fires are
-  // computed once. `scratch` [d_model] is overwritten.
+  // computed once. `scratch` [d_model] is overwritten. Allocates.
   absl::Status RectifyGate(uint32_t layer, std::span<float> gate, const VectorView& x,
                            std::span<float> scratch);
   // Forgets what was begun; waits for its reads.

@@ -145,7 +145,7 @@ absl::Status StreamFfn::RunWindow(uint32_t layer, uint32_t first, uint32_t count
       c_.map_checked[c_.MapKey(layer, first + r)] = true;
     }
   }
-  if (c_.file.config().rectifies_up()) {
+  if (options_.rectify_gate) {
     for (size_t t = 0; t < x.size(); ++t) {
       DropRectified({&coefficients_[t * kWindow], count},
                     {gate + t * c_.bundles().d_ff + first, count});

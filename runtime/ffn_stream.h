@@ -26,6 +26,7 @@ class StreamFfn {
     CacheSegment keep = CacheSegment::kCold;
     uint32_t keep_per_layer = 0;  // kHot only
     bool keep_inactive = false;   // those that were left out too
+    bool rectify_gate = false;    // dReLU: for an observer, see FfnObservation::gate
   };
   StreamFfn(const FfnContext& context, const Options& options);
 
@@ -35,8 +36,8 @@ class StreamFfn {
   // Most pieces that AppendPieces adds.
   static size_t MaxPieces(const BundleLayout& bundles, uint32_t piece_bytes);
 
-  // gate [n x d_ff] by position, x[t] the normed inputs; adds the outputs to y [n x d_model]. With
-  // dReLU, gate values of neurons that up takes out become 0.
+  // gate [n x d_ff] by position, x[t] the normed inputs; adds the outputs to y [n x d_model].
+  // With rectify_gate, gate values of neurons that up takes out become 0.
   absl::Status Run(uint32_t layer, float* gate, std::span<const VectorView> x, float* y);
 
   static size_t ScratchBytes(const Options& options, int n_threads);

@@ -1,0 +1,81 @@
+// What a decoder says of itself: its statistics, and the paths that it took.
+#include "absl/strings/str_format.h"
+#include "runtime/decoder.h"
+
+namespace sluice {
+
+DecoderStats DecoderStats::operator-(const DecoderStats& before) const {
+  DecoderStats d = *this;
+  d.hits -= before.hits;
+  d.misses -= before.misses;
+  d.evictions -= before.evictions;
+  d.active_neurons -= before.active_neurons;
+  d.gated_neurons -= before.gated_neurons;
+  d.firing_neurons -= before.firing_neurons;
+  d.looked_ahead -= before.looked_ahead;
+  d.in_time -= before.in_time;
+  d.flash_bytes -= before.flash_bytes;
+  d.flash_operations -= before.flash_operations;
+  d.io_busy_ns -= before.io_busy_ns;
+  d.io_retries -= before.io_retries;
+  d.stall_ns -= before.stall_ns;
+  return d;
+}
+
+DecoderStats Decoder::stats() const {
+  DecoderStats s;
+  for (uint32_t l = 0; l < config_.n_layers; ++l) {
+    const CacheLayerStats& layer = cache_->stats(l);
+    s.hits += layer.hits;
+    s.misses += layer.misses;
+    s.evictions += layer.evictions;
+  }
+  const DemandStats& demand = demand_ffn_->stats();
+  s.active_neurons = demand.active_neurons;
+  s.gated_neurons = demand.neurons;
+  s.firing_neurons = demand.firing_neurons;
+  s.looked_ahead = demand.looked_ahead;
+  s.in_time = demand.in_time;
+  const IoStats io = io_->io_stats();
+  s.flash_bytes = io.bytes;
+  s.flash_operations = io.operations;
+  s.io_busy_ns = io.busy_ns;
+  s.io_retries = io.retries;
+  s.stall_ns = io_->stall_ns();
+  return s;
+}
+
+std::string Decoder::ModeNote() const {
+  switch (plan_.request.mode) {
+    case DecodeMode::kDense:
+      return "dense";
+    case DecodeMode::kExact:
+      if (config_.sparse()) return "exact";
+      return absl::StrFormat("exact (activation %s gives no exact zeros: every neuron is needed)",
+                             ActivationName(config_.activation));
+    case DecodeMode::kPredicted:
+      return predictor_->input() == PredictorInput::kPrevious
+                 ? "predicted, a layer ahead; prompts dense"
+                 : "predicted; prompts dense";
+  }
+  return "?";
+}
+
+std::vector<std::string> Decoder::Notes() const {
+  std::vector<std::string> notes;
+  if (map_ != nullptr) {
+    notes.push_back("weights: mapped, read by the kernel through the page cache");
+  } else {
+    notes.push_back("io: " + engine_note_ + "; " + storage_->mode_note());
+    const std::string change = io_thread_->mode_change_note();
+    if (!change.empty()) notes.push_back("io changed: " + change);
+    notes.push_back(schedule_note_);
+    notes.push_back("io thread: " + io_thread_->affinity_note());
+  }
+  notes.push_back(
+      absl::StrFormat("kernels: %s; %d compute threads", kernels_->name, pool_->n_threads()));
+  notes.push_back("mode: " + ModeNote());
+  return notes;
+}
+
+}  // namespace sluice
