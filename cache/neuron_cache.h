@@ -91,6 +91,11 @@ class NeuronCache {
   bool Contains(uint32_t layer, uint32_t position) const {
     return index_[Key(layer, position)] != kNone;
   }
+  // Present, and not on its way only.
+  bool Holds(uint32_t layer, uint32_t position) const {
+    const uint32_t slot = index_[Key(layer, position)];
+    return slot != kNone && !slots_[slot].loading;
+  }
 
   // Takes a slot for a bundle that is not present: a free one, else (kCold, and what PlanHot named)
   // the least recently used cold one. The slot is pinned and loading until MarkLoaded. Empty if

@@ -35,6 +35,19 @@ StreamFfn::Options StreamOptions(const MemoryPlan& plan, const ModelConfig& conf
   return o;
 }
 
+// Whether a pass can know ahead what the next layer needs, and whether that would be read.
+bool CanLookAhead(const SluiceFile& file, const MemoryPlan& plan) {
+  if (plan.request.mapped || plan.holds_all_bundles) return false;
+  if (file.predictor()->input == PredictorInput::kPrevious) return true;
+  // Those that are asked twice for each layer must not be streamed twice.
+  for (uint32_t l = 0; l < file.config().n_layers; ++l) {
+    for (const MatrixRole r : {MatrixRole::kPredictor1, MatrixRole::kPredictor2}) {
+      if (!plan.resident[file.MatrixIndex(r, l)]) return false;
+    }
+  }
+  return true;
+}
+
 // It is opened a second time, by name.
 absl::Status ChangedFile(const SluiceFile& file) {
   return absl::DataLossError(absl::StrFormat(
@@ -141,14 +154,9 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   selector_ = std::make_unique<ExactSelector>(config_);
   ffn_ = std::make_unique<FfnContext>(
       FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_, map_checked_});
-  demand_ffn_ = std::make_unique<DemandFfn>(*ffn_);
-  if (plan_.request.mode == DecodeMode::kPredicted) {
-    predictor_ = std::make_unique<NeuronPredictor>(file_, *kernels_, *pool_, *store_);
-  }
   trace_ = options.trace;
   observer_ = options.observer;
-  stream_ffn_ =
-      std::make_unique<StreamFfn>(*ffn_, StreamOptions(plan_, config_, observer_ != nullptr));
+  MakeFfns(options);
 
   const size_t chunk = plan_.chunk;
   for (std::vector<float>* v : {&x_, &normed_, &delta_}) v->resize(chunk * config_.d_model);
@@ -171,6 +179,22 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
                        .last(WeightStore::NumPieces(file_.matrix(head), plan_.piece_bytes));
   }
   return absl::OkStatus();
+}
+
+void Decoder::MakeFfns(const DecoderOptions& options) {
+  if (plan_.request.mode == DecodeMode::kPredicted) {
+    predictor_ = std::make_unique<NeuronPredictor>(file_, *kernels_, *pool_, *store_);
+    if (options.look_ahead && CanLookAhead(file_, plan_)) {
+      look_ahead_ = std::make_unique<LookAhead>(*ffn_);
+    }
+  }
+  demand_ffn_ = std::make_unique<DemandFfn>(*ffn_, look_ahead_.get(), options.cached_first);
+  if (predictor_ != nullptr) {
+    predicted_ffn_ = std::make_unique<PredictedFfn>(*ffn_, *predictor_, *demand_ffn_,
+                                                    look_ahead_.get(), options.miss_skip);
+  }
+  stream_ffn_ =
+      std::make_unique<StreamFfn>(*ffn_, StreamOptions(plan_, config_, observer_ != nullptr));
 }
 
 // Of a call with so many tokens left. A predictor is asked for single tokens; whether it is asked
@@ -219,11 +243,18 @@ void Decoder::ListPieces(bool demand, std::vector<StreamPiece>& pieces) const {
   store_->AppendPieces(file_.MatrixIndex(MatrixRole::kHead, 0), pieces);
 }
 
-// Chooses the path of the next pass and starts to read for it.
+// Chooses the path of the next pass and starts to read for it. On a change of path nothing may be
+// left that was read ahead: streaming takes what is on its way to the cache for cached.
 void Decoder::BeginPass(const Pass& pass) {
+  if (TakesDemandPath(pass) != demand_pass_) CancelReads();
   demand_pass_ = TakesDemandPath(pass);
   if (!demand_pass_) ListPieces(false, stream_pieces_);  // it changes with what is cached
   ring_->Begin(demand_pass_ ? demand_pieces_ : stream_pieces_);
+}
+
+void Decoder::CancelReads() {
+  demand_ffn_->Cancel();
+  ring_->Cancel();
 }
 
 absl::Status Decoder::Forward(std::span<const int32_t> tokens, const std::atomic<int>* stop,
@@ -249,8 +280,7 @@ absl::Status Decoder::Forward(std::span<const int32_t> tokens, const std::atomic
     const Pass next = tokens.empty() ? Pass{1, false} : FirstPass(tokens.size(), is_prompt);
     const absl::Status status = RunPass(chunk, pass, next, stop, sink);
     if (!status.ok()) {
-      demand_ffn_->Cancel();  // what is still read is for a pass that is over
-      ring_->Cancel();
+      CancelReads();  // they are for a pass that is over
       position_ = first;
       return status;
     }
@@ -262,7 +292,7 @@ absl::Status Decoder::RunPass(std::span<const int32_t> tokens, const Pass& pass,
                               const std::atomic<int>* stop, const LogitsSink* sink) {
   const uint32_t n = pass.n_tokens;
   if (TakesDemandPath(pass) != demand_pass_ || !ring_->is_fresh()) {
-    ring_->Cancel();
+    CancelReads();
     BeginPass(pass);
   }
   attention_->SetPositions(position_, n);
@@ -365,47 +395,24 @@ absl::Status Decoder::RunFfn(uint32_t layer, uint32_t n) {
   }
   for (uint32_t t = 0; t < n; ++t) {
     const auto gate = std::span(gate_).subspan(size_t{t} * d_ff, d_ff);
-    demand_ffn_->Begin(layer, selector_->Select({layer, gate}, demand_ffn_->active_buffer(layer)),
-                       IoPriority::kDemand);
-    SLUICE_RETURN_IF_ERROR(
-        demand_ffn_->Finish(layer, gate, x[t], &delta_[size_t{t} * config_.d_model]));
-    if (observer_ != nullptr && config_.rectifies_up()) demand_ffn_->DropRectified(layer, gate);
+    const uint32_t n_active = selector_->Select({layer, gate}, demand_ffn_->active_buffer());
+    SLUICE_RETURN_IF_ERROR(demand_ffn_->Begin(layer, n_active));
+    SLUICE_RETURN_IF_ERROR(demand_ffn_->Finish(gate, x[t], &delta_[size_t{t} * config_.d_model]));
+    if (observer_ != nullptr && config_.rectifies_up()) demand_ffn_->DropRectified(gate);
     if (trace_ != nullptr) RecordActive(layer, t);
   }
   if (observer_ != nullptr) Show(layer, 0, n, {});
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint32_t> Decoder::Predict(uint32_t layer, const float* input) {
-  return predictor_->Predict(layer, input, demand_ffn_->active_buffer(layer));
-}
-
-// The FFN of a single token with the active set that the predictor gives. One that looks at the
-// layer before is asked a layer ahead, and its reads overlap with this layer.
 absl::Status Decoder::RunPredictedFfn(uint32_t layer, const VectorView& x) {
-  const bool looks_back = predictor_->input() == PredictorInput::kPrevious;
-  const bool shows_ups = observer_ != nullptr && config_.rectifies_up();
-  if (shows_ups) {
+  if (observer_ != nullptr && config_.rectifies_up()) {
     const auto gate = std::span(gate_).first(config_.d_ff);
     SLUICE_RETURN_IF_ERROR(demand_ffn_->RectifyGate(layer, gate, x, delta_));
     std::fill_n(delta_.begin(), config_.d_model, 0.0f);
   }
-  if (!looks_back || layer == 0) {
-    const bool normed = predictor_->input() == PredictorInput::kNormed;
-    SLUICE_ASSIGN_OR_RETURN(const uint32_t n, Predict(layer, normed ? normed_.data() : x_.data()));
-    demand_ffn_->Begin(layer, n, IoPriority::kDemand);
-  } else if (!demand_ffn_->has_begun(layer)) {
-    demand_ffn_->Begin(layer, n_ahead_, IoPriority::kDemand);
-  }
-  if (looks_back && layer + 1 < config_.n_layers) {
-    SLUICE_ASSIGN_OR_RETURN(n_ahead_, Predict(layer + 1, x_.data()));
-    // The slots that this layer will need must not be taken before it has them.
-    if (demand_ffn_->is_whole(layer) && !shows_ups) {
-      demand_ffn_->Begin(layer + 1, n_ahead_, IoPriority::kLookAhead);
-    }
-  }
-  SLUICE_RETURN_IF_ERROR(demand_ffn_->Finish(layer, {}, x, delta_.data()));
-  if (observer_ != nullptr) Show(layer, 0, 1, demand_ffn_->active(layer));
+  SLUICE_RETURN_IF_ERROR(predicted_ffn_->Run(layer, x, normed_.data(), x_.data(), delta_.data()));
+  if (observer_ != nullptr) Show(layer, 0, 1, demand_ffn_->active());
   if (trace_ != nullptr) RecordActive(layer, 0);
   return absl::OkStatus();
 }
@@ -413,7 +420,7 @@ absl::Status Decoder::RunPredictedFfn(uint32_t layer, const VectorView& x) {
 void Decoder::RecordActive(uint32_t layer, uint32_t token) {
   const size_t set = size_t{token} * config_.n_layers + layer;
   if (pass_active_.size() <= set) pass_active_.resize(set + 1);
-  const auto active = demand_ffn_->active(layer);
+  const auto active = demand_ffn_->active();
   pass_active_[set].assign(active.begin(), active.end());
 }
 

@@ -32,6 +32,7 @@
 #include "runtime/kernels/kernels.h"
 #include "runtime/memory_plan.h"
 #include "runtime/neuron_predictor.h"
+#include "runtime/predicted_ffn.h"
 #include "runtime/stream_ring.h"
 #include "runtime/thread_pool.h"
 #include "runtime/weight_io.h"
@@ -50,6 +51,10 @@ struct DecoderOptions {
   // they are not recorded. Recording allocates.
   ActivationTrace* trace = nullptr;
   FfnObserver* observer = nullptr;  // null: nobody looks
+  bool cached_first = true;         // see DemandFfn
+  // Predicted mode only, see PredictedFfn.
+  bool look_ahead = true;
+  double miss_skip = 0;
   // Wraps the engine: an emulated device, injected faults.
   std::function<std::unique_ptr<ReadEngine>(std::unique_ptr<ReadEngine>, const StorageFile&)>
       wrap_engine;
@@ -61,7 +66,8 @@ struct DecoderStats {
   // Of the tokens that went neuron by neuron: active, of how many; and those of the active ones
   // that fired, which is all of them unless a predictor chose or the activation is dReLU.
   uint64_t active_neurons = 0, gated_neurons = 0, firing_neurons = 0;
-  uint64_t looked_ahead = 0, in_time = 0;  // bundles read a layer ahead, and there when needed
+  LookAheadStats look_ahead;  // bundles read a layer ahead
+  uint64_t skipped = 0;       // predicted neurons left out, see DecoderOptions::miss_skip
   uint64_t flash_bytes = 0, flash_operations = 0;  // 0 if mapped: the kernel reads
   uint64_t io_busy_ns = 0, io_retries = 0;
   uint64_t stall_ns = 0;  // the decode thread waited for reads
@@ -113,6 +119,7 @@ class Decoder {
 
   absl::Status Open(const DecoderOptions& options);
   absl::Status OpenIo(const DecoderOptions& options);
+  void MakeFfns(const DecoderOptions& options);
   absl::Status MapFile();
   // Tokens that pass through the layers together, and whether they are of a call with many.
   struct Pass {
@@ -124,6 +131,7 @@ class Decoder {
   void AppendPredictorPieces(uint32_t layer, std::vector<StreamPiece>& pieces) const;
   void ListPieces(bool demand, std::vector<StreamPiece>& pieces) const;
   void BeginPass(const Pass& pass);
+  void CancelReads();
   // `next` is what is expected to come after this pass.
   absl::Status RunPass(std::span<const int32_t> tokens, const Pass& pass, const Pass& next,
                        const std::atomic<int>* stop, const LogitsSink* sink);
@@ -132,7 +140,6 @@ class Decoder {
   absl::Status RunAttention(uint32_t layer, uint32_t n);
   absl::Status RunFfn(uint32_t layer, uint32_t n);
   absl::Status RunPredictedFfn(uint32_t layer, const VectorView& x);
-  absl::StatusOr<uint32_t> Predict(uint32_t layer, const float* input);
   bool predicts() const { return predictor_ != nullptr && demand_pass_; }
   void Show(uint32_t layer, uint32_t first, uint32_t n, std::span<const uint32_t> predicted) const;
   void RecordActive(uint32_t layer, uint32_t token);
@@ -140,6 +147,7 @@ class Decoder {
   std::span<const VectorView> Norm(std::span<const float> weight, std::span<const float> bias,
                                    uint32_t first, uint32_t n);
   std::string ModeNote() const;
+  std::string LookAheadNote() const;
 
   const SluiceFile& file_;
   const ModelConfig& config_;
@@ -161,14 +169,15 @@ class Decoder {
   std::unique_ptr<NeuronSelector> selector_;
   std::unique_ptr<NeuronPredictor> predictor_;  // in predicted mode
   std::unique_ptr<FfnContext> ffn_;
+  std::unique_ptr<LookAhead> look_ahead_;  // where reading ahead is of use
   std::unique_ptr<DemandFfn> demand_ffn_;
+  std::unique_ptr<PredictedFfn> predicted_ffn_;  // in predicted mode
   std::unique_ptr<StreamFfn> stream_ffn_;
 
   std::vector<StreamPiece> demand_pieces_;    // of every pass on the demand path
   std::span<const StreamPiece> head_pieces_;  // its last ones: those of the head
   std::vector<StreamPiece> stream_pieces_;    // of one pass on the other
   bool demand_pass_ = false;                  // the path of the pass that the ring reads for
-  uint32_t n_ahead_ = 0;  // size of the active set that was predicted a layer ahead
 
   // [chunk x width] each.
   std::vector<float> x_, normed_, q_, k_, v_, attended_, delta_, gate_;

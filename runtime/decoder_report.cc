@@ -1,4 +1,5 @@
 // What a decoder says of itself: its statistics, and the paths that it took.
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/decoder.h"
 
@@ -12,8 +13,10 @@ DecoderStats DecoderStats::operator-(const DecoderStats& before) const {
   d.active_neurons -= before.active_neurons;
   d.gated_neurons -= before.gated_neurons;
   d.firing_neurons -= before.firing_neurons;
-  d.looked_ahead -= before.looked_ahead;
-  d.in_time -= before.in_time;
+  d.look_ahead.reads -= before.look_ahead.reads;
+  d.look_ahead.needed -= before.look_ahead.needed;
+  d.look_ahead.in_time -= before.look_ahead.in_time;
+  d.skipped -= before.skipped;
   d.flash_bytes -= before.flash_bytes;
   d.flash_operations -= before.flash_operations;
   d.io_busy_ns -= before.io_busy_ns;
@@ -34,8 +37,8 @@ DecoderStats Decoder::stats() const {
   s.active_neurons = demand.active_neurons;
   s.gated_neurons = demand.neurons;
   s.firing_neurons = demand.firing_neurons;
-  s.looked_ahead = demand.looked_ahead;
-  s.in_time = demand.in_time;
+  if (look_ahead_ != nullptr) s.look_ahead = look_ahead_->stats();
+  if (predicted_ffn_ != nullptr) s.skipped = predicted_ffn_->n_skipped();
   const IoStats io = io_->io_stats();
   s.flash_bytes = io.bytes;
   s.flash_operations = io.operations;
@@ -43,6 +46,12 @@ DecoderStats Decoder::stats() const {
   s.io_retries = io.retries;
   s.stall_ns = io_->stall_ns();
   return s;
+}
+
+std::string Decoder::LookAheadNote() const {
+  if (look_ahead_ != nullptr) return "bundles are read a layer ahead";
+  if (plan_.holds_all_bundles || map_ != nullptr) return "nothing to read ahead";
+  return "bundles are not read ahead";
 }
 
 std::string Decoder::ModeNote() const {
@@ -54,9 +63,7 @@ std::string Decoder::ModeNote() const {
       return absl::StrFormat("exact (activation %s gives no exact zeros: every neuron is needed)",
                              ActivationName(config_.activation));
     case DecodeMode::kPredicted:
-      return predictor_->input() == PredictorInput::kPrevious
-                 ? "predicted, a layer ahead; prompts dense"
-                 : "predicted; prompts dense";
+      return absl::StrCat("predicted; prompts dense; ", LookAheadNote());
   }
   return "?";
 }

@@ -7,8 +7,8 @@
 // bundles that have arrived goes: the sum of each output has one order, whatever came from where
 // and when.
 //
-// The first wave of a layer may begin while the layer before is computed (look-ahead): its reads go
-// behind those that are waited for.
+// What was read ahead for a layer (see LookAhead) counts as a miss whose read has started, and
+// perhaps ended, already.
 #ifndef SLUICE_RUNTIME_FFN_DEMAND_H_
 #define SLUICE_RUNTIME_FFN_DEMAND_H_
 
@@ -18,94 +18,84 @@
 
 #include "absl/status/status.h"
 #include "cache/wave.h"
-#include "io/io_thread.h"
 #include "runtime/ffn_context.h"
+#include "runtime/look_ahead.h"
 
 namespace sluice {
 
 struct DemandStats {
   uint64_t active_neurons = 0, neurons = 0;  // sum over calls of Finish
   uint64_t firing_neurons = 0;               // of the active ones, those whose activation is not 0
-  // Bundles that were read a layer ahead, and how many of them were there when they were needed.
-  uint64_t looked_ahead = 0, in_time = 0;
 };
 
 // Confined to the decode thread. Allocates nothing after construction.
 class DemandFfn {
  public:
-  explicit DemandFfn(const FfnContext& context);
+  // `look_ahead`, on the same context, may be null. `cached_first` false: nothing is computed until
+  // all of a wave has landed (what a benchmark compares with).
+  DemandFfn(const FfnContext& context, LookAhead* look_ahead, bool cached_first);
 
   // Where the active set of a layer is to be written: room for all its neurons.
-  std::span<uint32_t> active_buffer(uint32_t layer) { return work(layer).active; }
+  std::span<uint32_t> active_buffer() { return active_; }
   // The first n_active positions there are the active set, in rising order. Pins or requests the
-  // first wave. Of the layers begun and not finished there may be two, one after the other, the
-  // later one only if whole() is true of the earlier one.
-  void Begin(uint32_t layer, uint32_t n_active, IoPriority priority);
-  bool has_begun(uint32_t layer) const {
-    return works_[layer % 2].begun && works_[layer % 2].layer == layer;
-  }
-  // All of the layer's active set is in its first wave.
-  bool is_whole(uint32_t layer) const {
-    return works_[layer % 2].count == works_[layer % 2].n_active;
-  }
+  // first wave. After an error nothing is begun.
+  absl::Status Begin(uint32_t layer, uint32_t n_active);
+  // After Begin: all of the active set is in the first wave.
+  bool is_whole() const { return count_ == n_active_; }
 
   // After Begin: adds the FFN's output to y [d_model]. x is the token's normed input in the forms
   // that dots need, `gate` [d_ff] its gate values by position (see FfnObservation); empty: the gate
   // rows of the bundles are used. After an error nothing is begun any more.
-  absl::Status Finish(uint32_t layer, std::span<const float> gate, const VectorView& x, float* y);
+  absl::Status Finish(std::span<const float> gate, const VectorView& x, float* y);
   // For observers of a dReLU model (see FfnObservation::gate). After Finish with gate values: those
   // of active neurons that up took out become 0.
-  void DropRectified(uint32_t layer, std::span<float> gate) const;
+  void DropRectified(std::span<float> gate) const;
   // The same of a layer that has not begun, whatever is active: all neurons whose gate fires are
-  // computed once. `scratch` [d_model] is overwritten. Allocates.
+  // computed once. `scratch` [d_model] is overwritten, and so is the active set.
   absl::Status RectifyGate(uint32_t layer, std::span<float> gate, const VectorView& x,
                            std::span<float> scratch);
-  // Forgets what was begun; waits for its reads.
+  // Forgets what was begun or read ahead; waits for its reads, and for all others.
   void Cancel();
 
-  // The active set of a layer that was finished last.
-  std::span<const uint32_t> active(uint32_t layer) const {
-    return std::span(works_[layer % 2].active).first(works_[layer % 2].n_active);
-  }
+  // The active set of the layer that was begun last.
+  std::span<const uint32_t> active() const { return std::span(active_).first(n_active_); }
   const DemandStats& stats() const { return stats_; }
 
   static size_t ScratchBytes(uint32_t d_ff, uint32_t n_slots);
 
  private:
-  // Of a layer that has begun.
-  struct Work {
-    bool begun = false;
-    bool is_ahead = false;  // its wave was read ahead, and is not computed yet
-    uint32_t layer = 0;
-    uint32_t n_active = 0;
-    uint32_t begin = 0, count = 0;          // of the wave: indices in active
-    std::vector<uint32_t> active;           // positions
-    std::vector<float> coefficients;        // activation(gate) * up, by index in active
-    std::vector<uint8_t> computed;          // by index in active
-    std::vector<uint8_t> damaged;           // by index in the wave
-    std::vector<const std::byte*> bundles;  // by index in active
-    std::vector<Pin> pins;                  // by index in the wave
-    Wave wave;
-    std::vector<uint32_t> landed;  // indices in the wave; not computed yet
-  };
-  Work& work(uint32_t layer) { return works_[layer % 2]; }
-
-  void StartWave(Work& work, IoPriority priority);
-  void StartMappedWave(Work& work);
-  absl::Status FinishWave(Work& work, std::span<const float> gate, const VectorView& x, float* y);
-  // Tells each work which of its reads have landed.
+  absl::Status StartWave();
+  void StartMappedWave();
+  void RequestMissing(std::span<const uint32_t> positions);
+  absl::Status FinishWave(std::span<const float> gate, const VectorView& x, float* y);
+  // Notes which reads of the wave have landed.
   void SortLanded();
+  // Waits until so many of the wave have landed and are not computed yet.
+  absl::Status AwaitLanded(size_t least);
   // The coefficients of the bundles at these indices in the wave; those `just_read` are checked.
-  absl::Status Compute(Work& work, std::span<const uint32_t> ready, std::span<const float> gate,
+  absl::Status Compute(std::span<const uint32_t> ready, std::span<const float> gate,
                        const VectorView& x, bool just_read);
-  void ComputeBatch(Work& work, std::span<const uint32_t> ready, std::span<const float> gate,
-                    const VectorView& x) const;
+  void ComputeBatch(std::span<const uint32_t> ready, std::span<const float> gate,
+                    const VectorView& x);
   // Adds down columns from `cursor` to the first bundle of the wave that is not computed yet.
-  uint32_t AdvanceDown(Work& work, uint32_t cursor, uint32_t least, float* y);
+  uint32_t AdvanceDown(uint32_t cursor, uint32_t least, float* y);
 
   const FfnContext& c_;
-  Work works_[2];                     // by layer, even and odd
-  std::vector<uint32_t> wave_index_;  // by slot: index in the wave, and kOddWork
+  LookAhead* const look_ahead_;
+  const bool cached_first_;
+  uint32_t layer_ = 0;
+  uint32_t n_active_ = 0;
+  uint32_t begin_ = 0, count_ = 0;         // of the wave: indices in active
+  std::vector<uint32_t> active_;           // positions
+  std::vector<float> coefficients_;        // activation(gate) * up, by index in active
+  std::vector<uint8_t> computed_;          // by index in active
+  std::vector<uint8_t> damaged_;           // by index in the wave
+  std::vector<const std::byte*> bundles_;  // by index in active
+  std::vector<Pin> pins_;                  // by index in the wave
+  Wave wave_;
+  std::vector<uint32_t> ready_;       // indices in the wave whose bundles were in the cache
+  std::vector<uint32_t> landed_;      // indices in the wave; not computed yet
+  std::vector<uint32_t> wave_index_;  // by slot: index in the wave while it is being read
   std::vector<IoRequest> reads_;
   // What AdvanceDown adds: the columns whose coefficient is not 0.
   std::vector<const std::byte*> down_;

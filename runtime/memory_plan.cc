@@ -9,7 +9,9 @@
 #include "runtime/attention.h"
 #include "runtime/ffn_demand.h"
 #include "runtime/ffn_stream.h"
+#include "runtime/look_ahead.h"
 #include "runtime/neuron_predictor.h"
+#include "runtime/predicted_ffn.h"
 #include "runtime/sampler.h"
 #include "runtime/weight_store.h"
 
@@ -178,15 +180,23 @@ class Planner {
     }
     return bytes;
   }
-  // With its pins, of a layer and of the next one, and its place in a wave.
+  // With what the paths that use it keep of each slot.
   uint64_t SlotBytes() const {
-    return NeuronCache::BytesPerSlot(shape_) + 2 * sizeof(Pin) + sizeof(uint32_t);
+    const uint64_t ahead = LookAheadBytes(2) - LookAheadBytes(1);
+    return NeuronCache::BytesPerSlot(shape_) + DemandFfn::ScratchBytes(config_.d_ff, 2) -
+           DemandFfn::ScratchBytes(config_.d_ff, 1) + ahead;
+  }
+  uint64_t LookAheadBytes(uint32_t n_slots) const {
+    if (request_.mode != DecodeMode::kPredicted || request_.mapped) return 0;
+    return LookAhead::Bytes(config_.d_ff, n_slots);
   }
   uint64_t AttentionScratchBytes() const {
     return Attention::ScratchBytes(config_, {request_.context, plan_.chunk}, request_.n_threads);
   }
   uint64_t PredictorBytes() const {
-    return request_.mode == DecodeMode::kPredicted ? NeuronPredictor::ScratchBytes(file_) : 0;
+    if (request_.mode != DecodeMode::kPredicted) return 0;
+    return NeuronPredictor::ScratchBytes(file_) + PredictedFfn::ScratchBytes(file_.bundles()) +
+           LookAheadBytes(plan_.n_slots);
   }
   uint64_t CacheBytes() const {
     return NeuronCache::FixedBytes(shape_) + plan_.n_slots * NeuronCache::BytesPerSlot(shape_);

@@ -31,6 +31,9 @@ class NeuronPredictor {
   // of the layer, and returns how many there are. x [d_model].
   absl::StatusOr<uint32_t> Predict(uint32_t layer, const float* x, std::span<uint32_t> active);
 
+  // Of the last call, by position.
+  std::span<const float> logits() const { return logits_; }
+
   static size_t ScratchBytes(const SluiceFile& file);
 
  private:

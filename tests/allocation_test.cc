@@ -123,12 +123,14 @@ TEST_F(AllocationTest, DecodingAllocatesNothingWhateverTheBudgetModeAndEngine) {
 
 TEST_F(AllocationTest, PredictingAllocatesNothing) {
   const PackedModel plain(WideToy(), WeightType::kQ8);
-  for (const PredictorInput input : {PredictorInput::kResidual, PredictorInput::kPrevious}) {
+  for (const PredictorInput input :
+       {PredictorInput::kNormed, PredictorInput::kResidual, PredictorInput::kPrevious}) {
     const PredictedModel model(plain.file(), input, 0.0f);
     for (const EngineKind engine : Engines()) {
       Way way;
       way.mode = DecodeMode::kPredicted;
       way.engine = engine;
+      way.miss_skip = engine == EngineKind::kUring ? 0.0 : 0.3;
       const auto budgets = Budgets(model.file(), way);
       for (const uint64_t budget : {budgets.front(), budgets[4], budgets.back()}) {
         way.budget = budget;

@@ -53,7 +53,7 @@ TEST_F(SparsifyTest, MakesASparseModelOfAGgufInOneCommand) {
   const RunResult text =
       RunSluice({"generate", "-m", out_, "-p", "a text", "-n", "8", "--temp", "0"});
   ASSERT_EQ(text.exit_code, kOk) << text.err;
-  EXPECT_THAT(text.err, HasSubstr("mode: predicted, a layer ahead"));
+  EXPECT_THAT(text.err, HasSubstr("mode: predicted;"));
 }
 
 TEST_F(SparsifyTest, GivesTheSameBytesAsItsStepsAndTwice) {

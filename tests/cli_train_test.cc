@@ -84,9 +84,18 @@ TEST_F(CliTrainTest, WritesAModelWithPredictorsThatRuns) {
   ASSERT_TRUE(file.ok()) << file.status();
   ASSERT_NE((*file)->predictor(), nullptr);
   EXPECT_EQ((*file)->predictor()->input, PredictorInput::kResidual);
-  const RunResult run =
-      RunSluice({"generate", "-m", out_, "-p", "a b", "-n", "4", "--mode", "predicted"});
-  EXPECT_EQ(run.exit_code, kOk) << run.err;
+  const auto generate = [&](Arguments more) {
+    Arguments all = {"generate", "-m", out_, "-p", "a b", "-n", "4"};
+    all.insert(all.end(), more.begin(), more.end());
+    return RunSluice(all);
+  };
+  EXPECT_EQ(generate({"--mode", "predicted"}).exit_code, kOk);
+  EXPECT_EQ(generate({"--no-look-ahead", "--miss-skip", "0.5"}).exit_code, kOk);
+  ExpectError(generate({"--miss-skip", "1"}), kUsage, "--miss-skip is 1; it must be in 0..0.95");
+  ExpectError(generate({"--mode", "exact", "--miss-skip", "0.1"}), kUsage,
+              "--miss-skip is about predicted mode");
+  ExpectError(generate({"--mode", "dense", "--no-look-ahead"}), kUsage,
+              "--no-look-ahead is about predicted mode");
 }
 
 TEST_F(CliTrainTest, TheSameSeedGivesTheSameFileWhateverTheThreads) {

@@ -47,10 +47,10 @@ PlanRequest Way::request() const {
 
 std::string Describe(const Way& way) {
   return absl::StrFormat(
-      "%s, budget %u, chunk %u, %d threads, %s, kernels %s%s%s", DecodeModeName(way.mode),
+      "%s, budget %u, chunk %u, %d threads, %s, kernels %s%s%s%s", DecodeModeName(way.mode),
       way.budget, way.chunk, way.threads, way.engine == EngineKind::kPread ? "pread" : "io_uring",
       way.kernels != nullptr ? way.kernels->name : "best", way.mapped ? ", mapped" : "",
-      way.profile != nullptr ? ", merged reads" : "");
+      way.profile != nullptr ? ", merged reads" : "", way.look_ahead ? "" : ", no look-ahead");
 }
 
 absl::StatusOr<std::unique_ptr<Decoder>> OpenDecoder(const SluiceFile& file, const Way& way) {
@@ -62,6 +62,8 @@ absl::StatusOr<std::unique_ptr<Decoder>> OpenDecoder(const SluiceFile& file, con
   options.profile = way.profile;
   options.trace = way.trace;
   options.observer = way.observer;
+  options.look_ahead = way.look_ahead;
+  options.miss_skip = way.miss_skip;
   if (way.faults != nullptr) {
     options.wrap_engine = [faults = *way.faults](std::unique_ptr<ReadEngine> engine,
                                                  const StorageFile& storage) {

@@ -66,6 +66,8 @@ struct Way {
   std::shared_ptr<const DeviceProfile> profile = nullptr;
   ActivationTrace* trace = nullptr;
   FfnObserver* observer = nullptr;
+  bool look_ahead = true;
+  double miss_skip = 0;
 
   PlanRequest request() const;
 };

@@ -87,18 +87,87 @@ TEST_F(PredictedTest, AShortPromptGoesTokenByToken) {
 }
 
 TEST_F(PredictedTest, ReadsALayerAheadAndCountsWhatCameInTime) {
-  const PredictedModel ahead(plain_.file(), PredictorInput::kPrevious, 0.0f);
-  const PredictedModel same(plain_.file(), PredictorInput::kResidual, 0.0f);
-  Way way = Predicted();
-  way.budget = Budgets(ahead.file(), way)[4];
-  auto decoder = Must(OpenDecoder(ahead.file(), way));
-  Must(RunTokens(*decoder, tokens_, kPrompt));
-  EXPECT_GT(decoder->stats().looked_ahead, 0u);
-  EXPECT_LE(decoder->stats().in_time, decoder->stats().looked_ahead);
-  way.budget = Budgets(same.file(), way)[4];
-  decoder = Must(OpenDecoder(same.file(), way));
-  Must(RunTokens(*decoder, tokens_, kPrompt));
-  EXPECT_EQ(decoder->stats().looked_ahead, 0u);
+  for (const PredictorInput input : kInputs) {
+    const PredictedModel model(plain_.file(), input, 0.0f);
+    Way way = Predicted();
+    way.budget = Budgets(model.file(), way)[4];
+    auto decoder = Must(OpenDecoder(model.file(), way));
+    const Logits logits = Must(RunTokens(*decoder, tokens_, kPrompt));
+    const LookAheadStats ahead = decoder->stats().look_ahead;
+    EXPECT_GT(ahead.needed, 0u);
+    EXPECT_LE(ahead.needed, ahead.reads);
+    EXPECT_LE(ahead.in_time, ahead.needed);
+    if (input == PredictorInput::kPrevious) EXPECT_EQ(ahead.needed, ahead.reads);
+    way.look_ahead = false;
+    decoder = Must(OpenDecoder(model.file(), way));
+    EXPECT_TRUE(SameBits(Must(RunTokens(*decoder, tokens_, kPrompt)), logits));
+    EXPECT_EQ(decoder->stats().look_ahead.reads, 0u);
+    EXPECT_GT(decoder->stats().misses, 0u);
+  }
+}
+
+TEST_F(PredictedTest, WhatIsReadAheadIsCountedOnceAmongHitsAndMisses) {
+  const PredictedModel model(plain_.file(), PredictorInput::kResidual, 0.0f);
+  for (const bool look_ahead : {true, false}) {
+    Way way = Predicted();
+    way.budget = Budgets(model.file(), way)[4];
+    way.look_ahead = look_ahead;
+    auto decoder = Must(OpenDecoder(model.file(), way));
+    Must(RunTokens(*decoder, std::span(tokens_).first(kPrompt), kPrompt));
+    const DecoderStats before = decoder->stats();
+    for (size_t i = kPrompt; i < tokens_.size(); ++i) MustBeOk(decoder->Forward({&tokens_[i], 1}));
+    const DecoderStats stats = decoder->stats() - before;
+    EXPECT_EQ(stats.hits + stats.misses, stats.active_neurons);
+  }
+}
+
+// A prompt after decoding streams all bundles: what is on its way to the cache is not there yet.
+TEST_F(PredictedTest, APromptMayFollowWhatWasReadAhead) {
+  const PredictedModel model(plain_.file(), PredictorInput::kResidual, 0.0f);
+  const auto run = [&](const Way& way) {
+    auto decoder = Must(OpenDecoder(model.file(), way));
+    Logits logits;
+    for (size_t at = 0; at < tokens_.size();) {
+      const size_t n = std::min(at % 5 == 0 ? size_t{1} : size_t{9}, tokens_.size() - at);
+      MustBeOk(decoder->Forward(std::span(tokens_).subspan(at, n)));
+      logits.emplace_back(decoder->logits().begin(), decoder->logits().end());
+      at += n;
+    }
+    return logits;
+  };
+  const Logits expected = run(Predicted());
+  for (const EngineKind engine : Engines()) {
+    for (const uint64_t budget : Budgets(model.file(), Predicted())) {
+      Way way = Predicted();
+      way.budget = budget;
+      way.engine = engine;
+      EXPECT_TRUE(SameBits(run(way), expected)) << Describe(way);
+    }
+  }
+}
+
+TEST_F(PredictedTest, SkipsMissesOfLowScoreAndNothingThatIsCached) {
+  for (const PredictorInput input : {PredictorInput::kResidual, PredictorInput::kPrevious}) {
+    const PredictedModel model(plain_.file(), input, 0.0f);
+    const auto run = [&](uint64_t budget, double miss_skip) {
+      Way way = Predicted();
+      way.budget = budget;
+      way.miss_skip = miss_skip;
+      auto decoder = Must(OpenDecoder(model.file(), way));
+      const Logits logits = Must(RunTokens(*decoder, tokens_, kPrompt));
+      return std::pair(logits, decoder->stats());
+    };
+    const uint64_t small = Budgets(model.file(), Predicted())[4];
+    const auto all = run(small, 0);
+    EXPECT_EQ(all.second.skipped, 0u);
+    EXPECT_TRUE(SameBits(run(UINT64_MAX, 0.5).first, all.first)) << "all is cached";
+    const auto half = run(small, 0.5);
+    EXPECT_FALSE(SameBits(half.first, all.first));
+    EXPECT_GT(half.second.skipped, 0u);
+    EXPECT_LT(half.second.misses, all.second.misses * 3 / 4);
+    const auto most = run(small, 0.9);
+    EXPECT_LT(most.second.misses, half.second.misses);
+  }
 }
 
 TEST_F(PredictedTest, NeuronsThatDoNotFireCostTheirReadAndNothingElse) {

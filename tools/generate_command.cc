@@ -26,6 +26,7 @@
 #include "tools/device_flags.h"
 #include "tools/flags.h"
 #include "tools/generate_report.h"
+#include "tools/prediction_flags.h"
 #include "tools/prompt_input.h"
 #include "tools/run_flags.h"
 #include "tools/stop_signals.h"
@@ -38,6 +39,7 @@ struct GenerateFlags {
   std::string kernels;
   std::optional<std::string> budget;
   DeviceFlags device;
+  PredictionFlags prediction;
   std::string trace;
   int64_t n_predict = -1, seed = -1;
   int64_t context = kDefaultContext;
@@ -223,6 +225,10 @@ int RunGenerate(const GenerateFlags& flags) {
   const auto mode = ChooseMode("--mode", flags.mode, **file);
   if (!mode.ok()) return ReportUsage(mode.status());
   options->plan.mode = *mode;
+  const absl::Status prediction =
+      CheckPrediction(flags.prediction, *mode == DecodeMode::kPredicted);
+  if (!prediction.ok()) return ReportUsage(prediction);
+  UsePrediction(flags.prediction, &options->decoder);
   auto data = (*file)->LoadTokenizer();
   if (!data.ok()) return ReportError(data.status());
   PromptLimit limit;
@@ -328,6 +334,7 @@ void RegisterGenerate(CLI::App& app, std::function<int()>* action) {
                   "memory, if that leaves a quarter of what is available)")
       ->check(NotEmpty());
   cmd->add_option("--mode", flags->mode, "auto, dense, exact, predicted")->capture_default_str();
+  AddPredictionFlags(*cmd, &flags->prediction);
   cmd->add_option("--io-engine", flags->engine, "auto, io_uring, pread, mmap")
       ->capture_default_str();
   cmd->add_option("--direct", flags->direct, "Direct I/O: auto, on, off")->capture_default_str();

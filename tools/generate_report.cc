@@ -64,8 +64,10 @@ Json PhaseJson(const PhaseCost& c, bool mapped) {
                {"hit_rate", JsonShare(d.hits, d.hits + d.misses)},
                {"active_share", JsonShare(d.active_neurons, d.gated_neurons)},
                {"firing_share", JsonShare(d.firing_neurons, d.gated_neurons)},
-               {"look_ahead_reads", d.looked_ahead},
-               {"look_ahead_in_time", d.in_time},
+               {"look_ahead_reads", d.look_ahead.reads},
+               {"look_ahead_needed", d.look_ahead.needed},
+               {"look_ahead_in_time", d.look_ahead.in_time},
+               {"skipped_neurons", d.skipped},
                {"major_faults", c.major_faults}};
   if (mapped) {
     for (const char* unknown :
@@ -107,9 +109,15 @@ void PrintPhase(const char* name, const PhaseCost& c, const Decoder& decoder) {
       absl::FPrintF(stderr, " by prediction, %.1f %% fired",
                     100 * Share(d.firing_neurons, d.gated_neurons));
     }
-    if (d.looked_ahead > 0) {
-      absl::FPrintF(stderr, "; %.1f %% of %u bundles read ahead were there in time",
-                    100 * Share(d.in_time, d.looked_ahead), d.looked_ahead);
+    const LookAheadStats& a = d.look_ahead;
+    if (a.reads > 0) {
+      absl::FPrintF(stderr,
+                    "; %u bundles read ahead, %.1f %% of them needed, of those %.1f %% in time",
+                    a.reads, 100 * Share(a.needed, a.reads), 100 * Share(a.in_time, a.needed));
+    }
+    if (d.skipped > 0) {
+      absl::FPrintF(stderr, "; %.1f %% of the predicted neurons left out unread",
+                    100 * Share(d.skipped, d.active_neurons + d.skipped));
     }
   }
   absl::FPrintF(stderr, "\n");

@@ -18,6 +18,7 @@
 #include "tools/device_flags.h"
 #include "tools/flags.h"
 #include "tools/perplexity_report.h"
+#include "tools/prediction_flags.h"
 #include "tools/run_flags.h"
 #include "tools/stop_signals.h"
 #include "tools/text_input.h"
@@ -29,6 +30,7 @@ struct PerplexityFlags {
   std::string model, text, mode = "auto", against;
   std::optional<std::string> budget;
   DeviceFlags device;
+  PredictionFlags prediction;
   int64_t context = -1, windows = -1, threads = -1, chunk = 256;
   bool layers = false, json = false;
 };
@@ -78,7 +80,9 @@ class Scorer {
       }
       modes_.push_back(other);
     }
-    if (flags_.layers && std::count(modes_.begin(), modes_.end(), DecodeMode::kPredicted) == 0) {
+    const bool predicts = std::count(modes_.begin(), modes_.end(), DecodeMode::kPredicted) > 0;
+    SLUICE_RETURN_IF_ERROR(CheckPrediction(flags_.prediction, predicts));
+    if (flags_.layers && !predicts) {
       return absl::InvalidArgumentError(
           "--layers is about predictors; give --mode predicted and a model that has some");
     }
@@ -128,6 +132,7 @@ class Scorer {
     for (PerplexityRun& run : report_.runs) {
       DecoderOptions options;
       UseDevice(device_, &options);
+      UsePrediction(flags_.prediction, &options);
       PredictorMeter meter(file_->config());
       const bool measures = flags_.layers && run.plan.request.mode == DecodeMode::kPredicted;
       if (measures) options.observer = &meter;
@@ -230,6 +235,7 @@ void RegisterPerplexity(CLI::App& app, std::function<int()>* action) {
                   "trained with; -1 (default): that, at most 512");
   cmd->add_option("--chunks", flags->windows, "Windows to score, at most; -1 (default): all");
   cmd->add_option("--mode", flags->mode, "auto, dense, exact, predicted")->capture_default_str();
+  AddPredictionFlags(*cmd, &flags->prediction);
   cmd->add_option("--against", flags->against,
                   "Mode to run the text in as well, and to hold the first run against token by "
                   "token")
