@@ -70,7 +70,8 @@ struct DecoderStats {
   uint64_t skipped = 0;       // predicted neurons left out, see DecoderOptions::miss_skip
   uint64_t flash_bytes = 0, flash_operations = 0;  // 0 if mapped: the kernel reads
   uint64_t io_busy_ns = 0, io_retries = 0;
-  uint64_t stall_ns = 0;  // the decode thread waited for reads
+  uint64_t stall_ns = 0;      // the decode thread waited for reads
+  uint64_t predictor_ns = 0;  // it asked predictors
 
   DecoderStats operator-(const DecoderStats& before) const;
 };

@@ -22,6 +22,7 @@ DecoderStats DecoderStats::operator-(const DecoderStats& before) const {
   d.io_busy_ns -= before.io_busy_ns;
   d.io_retries -= before.io_retries;
   d.stall_ns -= before.stall_ns;
+  d.predictor_ns -= before.predictor_ns;
   return d;
 }
 
@@ -38,7 +39,10 @@ DecoderStats Decoder::stats() const {
   s.gated_neurons = demand.neurons;
   s.firing_neurons = demand.firing_neurons;
   if (look_ahead_ != nullptr) s.look_ahead = look_ahead_->stats();
-  if (predicted_ffn_ != nullptr) s.skipped = predicted_ffn_->n_skipped();
+  if (predicted_ffn_ != nullptr) {
+    s.skipped = predicted_ffn_->n_skipped();
+    s.predictor_ns = predicted_ffn_->predictor_ns();
+  }
   const IoStats io = io_->io_stats();
   s.flash_bytes = io.bytes;
   s.flash_operations = io.operations;

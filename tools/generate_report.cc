@@ -54,6 +54,7 @@ Json PhaseJson(const PhaseCost& c, bool mapped) {
                {"tokens_per_second", c.tokens_per_second()},
                {"compute_ms", Ms(c.compute_ns())},
                {"stall_ms", Ms(d.stall_ns)},
+               {"predictor_ms", Ms(d.predictor_ns)},
                {"other_ms", Ms(c.wall_ns - c.forward_ns)},
                {"io_busy_ms", Ms(d.io_busy_ns)},
                {"flash_bytes", d.flash_bytes},
@@ -108,6 +109,10 @@ void PrintPhase(const char* name, const PhaseCost& c, const Decoder& decoder) {
     if (d.firing_neurons < d.active_neurons) {
       absl::FPrintF(stderr, " by prediction, %.1f %% fired",
                     100 * Share(d.firing_neurons, d.gated_neurons));
+    }
+    if (d.predictor_ns > 0) {
+      absl::FPrintF(stderr, "; predictors %.1f %% of the time",
+                    100 * Share(d.predictor_ns, c.wall_ns));
     }
     const LookAheadStats& a = d.look_ahead;
     if (a.reads > 0) {
