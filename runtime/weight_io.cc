@@ -1,5 +1,6 @@
 #include "runtime/weight_io.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -10,8 +11,9 @@
 namespace sluice {
 namespace {
 
-// Tags of stream buffers carry this bit; those of slots do not.
+// Tags of stream buffers and of tiles carry these bits; those of slots do not.
 constexpr uint32_t kStreamTag = 1u << 31;
+constexpr uint32_t kTileTag = 1u << 30;
 constexpr size_t kCompletionsAtOnce = 256;
 
 }  // namespace
@@ -32,6 +34,18 @@ void WeightIo::SubmitStream(IoRequest read) {
   stream_landed_[read.tag] = false;
   read.tag |= kStreamTag;
   Submit({&read, 1}, IoPriority::kLookAhead);
+}
+
+absl::Status WeightIo::SubmitTiles(std::span<IoRequest> reads) {
+  n_tiles_landed_ = 0;
+  for (IoRequest& read : reads) read.tag = kTileTag;
+  while (!reads.empty()) {
+    const size_t n = std::min<size_t>(reads.size(), room());
+    Submit(reads.first(n), IoPriority::kDemand);
+    reads = reads.subspan(n);
+    if (!reads.empty()) SLUICE_RETURN_IF_ERROR(WaitAndPump());
+  }
+  return absl::OkStatus();
 }
 
 void WeightIo::Submit(std::span<const IoRequest> reads, IoPriority priority) {
@@ -61,6 +75,8 @@ absl::Status WeightIo::Pump() {
         status.Update(FailedRead(c));
       } else if ((c.tag & kStreamTag) != 0) {
         stream_landed_[c.tag & ~kStreamTag] = true;
+      } else if (c.tag == kTileTag) {
+        ++n_tiles_landed_;
       } else {
         landed_.push_back(c.tag);
       }

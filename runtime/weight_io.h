@@ -1,5 +1,6 @@
-// The decode thread's side of the I/O thread: reads for slots of the neuron cache and for buffers
-// of the stream ring go out through one queue, and their completions are sorted back here.
+// The decode thread's side of the I/O thread: reads for slots of the neuron cache, for buffers of
+// the stream ring and of tiles of the embedding go out through one queue, and their completions are
+// sorted back here. Those of slots may be on their way while any of the others are waited for.
 //
 // Confined to the decode thread. Allocates nothing after Create.
 #ifndef SLUICE_RUNTIME_WEIGHT_IO_H_
@@ -33,6 +34,9 @@ class WeightIo {
     Submit(reads, priority);
   }
   void SubmitStream(IoRequest read);
+  // Waits for room. All of them have landed when n_tiles_landed() is their number; no two batches
+  // at a time. Sets the tags.
+  absl::Status SubmitTiles(std::span<IoRequest> reads);
 
   // Takes what has completed; never blocks. Statuses name file and offset.
   absl::Status Pump();
@@ -45,6 +49,7 @@ class WeightIo {
   std::span<const uint32_t> landed() const { return landed_; }
   void ClearLanded() { landed_.clear(); }
   bool stream_landed(uint32_t buffer) const { return stream_landed_[buffer]; }
+  size_t n_tiles_landed() const { return n_tiles_landed_; }
 
   const StorageFile& file() const { return file_; }
   uint64_t stall_ns() const { return stall_ns_; }  // the decode thread waited for reads
@@ -60,6 +65,7 @@ class WeightIo {
   std::vector<IoCompletion> completions_;  // scratch of Pump
   std::vector<uint32_t> landed_;
   std::vector<uint8_t> stream_landed_;
+  size_t n_tiles_landed_ = 0;
   bool overfull_ = false;  // a batch was larger than room(): it is lost, which the next Pump tells
   uint64_t stall_ns_ = 0;
 };

@@ -234,11 +234,10 @@ absl::Status WeightStore::ReadTilesOf(std::span<const int32_t> tokens) {
   const auto tile_of = [&](size_t i) { return static_cast<uint32_t>(tokens[i]) / m.rows_per_tile; };
   for (uint32_t i = 0; i < tokens.size(); ++i) {
     reads[i] = {m.offset + uint64_t{tile_of(i)} * m.tile_stride, m.tile_stride,
-                embed_buffer_.data() + size_t{i} * m.tile_stride, i};
+                embed_buffer_.data() + size_t{i} * m.tile_stride};
   }
-  io_.SubmitSlots(std::span(reads).first(tokens.size()));
-  while (io_.landed().size() < tokens.size()) SLUICE_RETURN_IF_ERROR(io_.WaitAndPump());
-  io_.ClearLanded();
+  SLUICE_RETURN_IF_ERROR(io_.SubmitTiles(std::span(reads).first(tokens.size())));
+  while (io_.n_tiles_landed() < tokens.size()) SLUICE_RETURN_IF_ERROR(io_.WaitAndPump());
   for (uint32_t i = 0; i < tokens.size(); ++i) {
     SLUICE_RETURN_IF_ERROR(CheckTiles(matrix, tile_of(i), 1, reads[i].dst));
   }
