@@ -148,9 +148,10 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   }
   SLUICE_ASSIGN_OR_RETURN(store_,
                           WeightStore::Create(file_, plan_, map_, *kernels_, *pool_, *io_, *ring_));
-  SLUICE_ASSIGN_OR_RETURN(attention_,
-                          Attention::Create(config_, {plan_.request.context, plan_.chunk},
-                                            file_.rope_divisors(), *kernels_, *pool_));
+  activations_ =
+      std::make_unique<Activations>(plan_.chunk, std::max(config_.d_model, config_.q_dim()));
+  SLUICE_ASSIGN_OR_RETURN(
+      attention_, AttentionLayer::Create(file_, plan_, *kernels_, *pool_, *store_, *activations_));
   selector_ = std::make_unique<ExactSelector>(config_);
   ffn_ = std::make_unique<FfnContext>(
       FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_, map_checked_});
@@ -160,12 +161,8 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
 
   const size_t chunk = plan_.chunk;
   for (std::vector<float>* v : {&x_, &normed_, &delta_}) v->resize(chunk * config_.d_model);
-  for (std::vector<float>* v : {&q_, &attended_}) v->resize(chunk * config_.q_dim());
-  for (std::vector<float>* v : {&k_, &v_}) v->resize(chunk * config_.kv_dim());
   gate_.resize(chunk * config_.d_ff);
   logits_.resize(size_t{plan_.logit_rows} * config_.vocab_size);
-  activations_ =
-      std::make_unique<Activations>(plan_.chunk, std::max(config_.d_model, config_.q_dim()));
   SLUICE_RETURN_IF_ERROR(store_->LoadResident());
 
   // Both lists get their full capacity now, so that a pass allocates nothing.
@@ -357,23 +354,8 @@ absl::Status Decoder::RunLayer(uint32_t layer, uint32_t n) {
 
 // delta = O(attention(Q(norm(x)), K(norm(x)), V(norm(x)))), with the biases that the model has.
 absl::Status Decoder::RunAttention(uint32_t layer, uint32_t n) {
-  const auto multiply = [&](MatrixRole role, std::span<const VectorView> x, float* out,
-                            size_t width) {
-    return store_->Multiply(file_.MatrixIndex(role, layer), x, out, width);
-  };
-  const uint32_t q_dim = config_.q_dim(), kv_dim = config_.kv_dim();
   const auto x = Norm(file_.attention_norm(layer), file_.attention_norm_bias(layer), 0, n);
-  SLUICE_RETURN_IF_ERROR(multiply(MatrixRole::kQ, x, q_.data(), q_dim));
-  SLUICE_RETURN_IF_ERROR(multiply(MatrixRole::kK, x, k_.data(), kv_dim));
-  SLUICE_RETURN_IF_ERROR(multiply(MatrixRole::kV, x, v_.data(), kv_dim));
-  AddToRows(file_.q_bias(layer), q_.data(), n);
-  AddToRows(file_.k_bias(layer), k_.data(), n);
-  AddToRows(file_.v_bias(layer), v_.data(), n);
-  attention_->Run(layer, q_.data(), k_.data(), v_.data(), attended_.data());
-  const auto attended = activations_->Prepare(*kernels_, *pool_, attended_.data(), n, q_dim);
-  SLUICE_RETURN_IF_ERROR(multiply(MatrixRole::kO, attended, delta_.data(), config_.d_model));
-  AddToRows(file_.o_bias(layer), delta_.data(), n);
-  return absl::OkStatus();
+  return attention_->Run(layer, x, delta_.data());
 }
 
 // delta = down(activation(gate(norm(x))) * up(norm(x))); without a gate the up rows stand for it.
@@ -426,12 +408,12 @@ void Decoder::RecordActive(uint32_t layer, uint32_t token) {
 
 void Decoder::Show(uint32_t layer, uint32_t first, uint32_t n,
                    std::span<const uint32_t> predicted) const {
-  const auto rows = [=](const std::vector<float>& values, size_t width) {
-    return std::span(values).subspan(first * width, n * width);
+  const auto rows = [=](std::span<const float> values, size_t width) {
+    return values.subspan(first * width, n * width);
   };
   observer_->Observe({.layer = layer,
                       .n_tokens = n,
-                      .attended = rows(attended_, config_.q_dim()),
+                      .attended = rows(attention_->attended(), config_.q_dim()),
                       .residual = rows(x_, config_.d_model),
                       .normed = rows(normed_, config_.d_model),
                       .gate = rows(gate_, config_.d_ff),

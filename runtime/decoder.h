@@ -25,7 +25,7 @@
 #include "predictor/activation_trace.h"
 #include "predictor/neuron_selector.h"
 #include "runtime/activations.h"
-#include "runtime/attention.h"
+#include "runtime/attention_layer.h"
 #include "runtime/ffn_demand.h"
 #include "runtime/ffn_observer.h"
 #include "runtime/ffn_stream.h"
@@ -166,7 +166,8 @@ class Decoder {
   std::unique_ptr<WeightIo> io_;
   std::unique_ptr<StreamRing> ring_;
   std::unique_ptr<WeightStore> store_;
-  std::unique_ptr<Attention> attention_;
+  std::unique_ptr<Activations> activations_;
+  std::unique_ptr<AttentionLayer> attention_;
   std::unique_ptr<NeuronSelector> selector_;
   std::unique_ptr<NeuronPredictor> predictor_;  // in predicted mode
   std::unique_ptr<FfnContext> ffn_;
@@ -181,10 +182,9 @@ class Decoder {
   bool demand_pass_ = false;                  // the path of the pass that the ring reads for
 
   // [chunk x width] each.
-  std::vector<float> x_, normed_, q_, k_, v_, attended_, delta_, gate_;
+  std::vector<float> x_, normed_, delta_, gate_;
   std::vector<float> logits_;      // [logit rows of the plan x vocab_size]
   std::vector<bool> map_checked_;  // see FfnContext
-  std::unique_ptr<Activations> activations_;
   uint32_t position_ = 0;
 
   ActivationTrace* trace_ = nullptr;

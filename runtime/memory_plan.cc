@@ -6,7 +6,7 @@
 #include "cache/neuron_cache.h"
 #include "io/status.h"
 #include "runtime/activations.h"
-#include "runtime/attention.h"
+#include "runtime/attention_layer.h"
 #include "runtime/ffn_demand.h"
 #include "runtime/ffn_stream.h"
 #include "runtime/look_ahead.h"
@@ -34,12 +34,11 @@ constexpr uint32_t kHotPercent = 30;
 
 uint64_t ChunkBytes(const ModelConfig& c, uint32_t chunk, int n_threads) {
   const uint32_t widest = std::max(c.d_model, c.q_dim());
-  const uint64_t floats =
-      3 * uint64_t{c.d_model} + 2 * uint64_t{c.q_dim()} + 2 * uint64_t{c.kv_dim()} + c.d_ff;
+  const uint64_t floats = 3 * uint64_t{c.d_model} + c.d_ff;
   StreamFfn::Options options;
   options.max_tokens = chunk;
-  return chunk * floats * sizeof(float) + Activations::Bytes(chunk, widest) +
-         StreamFfn::ScratchBytes(options, n_threads);
+  return chunk * floats * sizeof(float) + AttentionLayer::ScratchBytes(c, chunk) +
+         Activations::Bytes(chunk, widest) + StreamFfn::ScratchBytes(options, n_threads);
 }
 
 // Head and attention matrices, predictors or gates, in the order in which they are given DRAM:

@@ -1,0 +1,60 @@
+// Attention of one layer, projections included: O(attention(Q(x), K(x), V(x))), with the biases
+// that the model has.
+//
+// Confined to the decode thread, which spreads work over a ThreadPool. Run allocates nothing.
+#ifndef SLUICE_RUNTIME_ATTENTION_LAYER_H_
+#define SLUICE_RUNTIME_ATTENTION_LAYER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "layout/sluice_file.h"
+#include "runtime/activations.h"
+#include "runtime/attention.h"
+#include "runtime/kernels/kernels.h"
+#include "runtime/memory_plan.h"
+#include "runtime/thread_pool.h"
+#include "runtime/weight_store.h"
+
+namespace sluice {
+
+class AttentionLayer {
+ public:
+  // Borrows all references but the plan. `activations` holds what Run is given and, during Run, the
+  // outputs of the heads; it has room for a chunk of the plan.
+  static absl::StatusOr<std::unique_ptr<AttentionLayer>> Create(
+      const SluiceFile& file, const MemoryPlan& plan, const KernelTable& kernels, ThreadPool& pool,
+      WeightStore& store, Activations& activations);
+
+  // The tokens of this pass have the positions first .. first + n - 1.
+  void SetPositions(uint32_t first, uint32_t n) { attention_->SetPositions(first, n); }
+  // out [n x d_model] of the normed tokens x of the pass. Layers in order.
+  absl::Status Run(uint32_t layer, std::span<const VectorView> x, float* out);
+
+  // Outputs of the heads for the tokens of the last Run, [n x heads * head_dim].
+  std::span<const float> attended() const { return attended_; }
+
+  // Of the vectors between the projections, for a chunk of tokens.
+  static size_t ScratchBytes(const ModelConfig& config, uint32_t chunk);
+
+ private:
+  AttentionLayer(const SluiceFile& file, uint32_t chunk, const KernelTable& kernels,
+                 ThreadPool& pool, WeightStore& store, Activations& activations);
+
+  const SluiceFile& file_;
+  const ModelConfig& config_;
+  const KernelTable& kernels_;
+  ThreadPool& pool_;
+  WeightStore& store_;
+  Activations& activations_;
+  std::unique_ptr<Attention> attention_;
+  std::vector<float> q_, k_, v_, attended_;  // [chunk x width] each
+};
+
+}  // namespace sluice
+
+#endif  // SLUICE_RUNTIME_ATTENTION_LAYER_H_
