@@ -39,25 +39,27 @@ absl::Status CheckOrder(const SluiceFile& in, const RelayoutOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status CheckPredictors(const SluiceFile& in, const RelayoutOptions& options) {
+// Predictors of `n_outputs` neurons or heads, which `what` says.
+absl::Status CheckPredictors(const SluiceFile& in, std::span<const PredictorWeights> predictors,
+                             const PredictorRecord& record, uint32_t n_outputs, const char* what) {
   const ModelConfig& c = in.config();
-  if (options.predictors.empty()) return absl::OkStatus();
-  const auto unfit = [&](const std::string& what) {
-    return absl::InvalidArgumentError(absl::StrFormat("%s: %s", in.path(), what));
+  if (predictors.empty()) return absl::OkStatus();
+  const auto unfit = [&](const std::string& why) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s: %s", in.path(), why));
   };
-  if (options.predictors.size() != c.n_layers ||
-      options.predictor_record.thresholds.size() != c.n_layers) {
-    return unfit(absl::StrFormat("predictors of %u layers, with %u thresholds, for %u layers",
-                                 options.predictors.size(),
-                                 options.predictor_record.thresholds.size(), c.n_layers));
+  if (predictors.size() != c.n_layers || record.thresholds.size() != c.n_layers) {
+    return unfit(absl::StrFormat("%ss of %u layers, with %u thresholds, for %u layers", what,
+                                 predictors.size(), record.thresholds.size(), c.n_layers));
   }
   for (uint32_t l = 0; l < c.n_layers; ++l) {
-    const PredictorWeights& p = options.predictors[l];
+    const PredictorWeights& p = predictors[l];
     if (p.rank == 0 || p.rank > kMaxRank || p.rank % kQuantBlock != 0 ||
-        p.fc1.size() != size_t{p.rank} * c.d_model || p.fc2.size() != size_t{c.d_ff} * p.rank) {
-      return unfit(absl::StrFormat(
-          "the predictor of layer %u has %u and %u weights; rank %u needs %u and %u", l,
-          p.fc1.size(), p.fc2.size(), p.rank, size_t{p.rank} * c.d_model, size_t{c.d_ff} * p.rank));
+        p.fc1.size() != size_t{p.rank} * c.d_model || p.fc2.size() != size_t{n_outputs} * p.rank) {
+      return unfit(
+          absl::StrFormat("the %s of layer %u has %u and %u weights; rank %u needs %u and "
+                          "%u",
+                          what, l, p.fc1.size(), p.fc2.size(), p.rank, size_t{p.rank} * c.d_model,
+                          size_t{n_outputs} * p.rank));
     }
     const float limit = LargestWeight(WeightType::kQ8);
     for (const auto weights : {p.fc1, p.fc2}) {
@@ -65,10 +67,34 @@ absl::Status CheckPredictors(const SluiceFile& in, const RelayoutOptions& option
                       [&](float w) { return std::fabs(w) <= limit; })) {
         continue;
       }
-      return unfit(absl::StrFormat("the predictor of layer %u has a weight that is no number", l));
+      return unfit(absl::StrFormat("the %s of layer %u has a weight that is no number", what, l));
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckAllPredictors(const SluiceFile& in, const RelayoutOptions& options) {
+  const ModelConfig& c = in.config();
+  SLUICE_RETURN_IF_ERROR(
+      CheckPredictors(in, options.predictors, options.predictor_record, c.d_ff, "predictor"));
+  SLUICE_RETURN_IF_ERROR(CheckPredictors(
+      in, options.head_predictors, options.head_predictor_record.use, c.n_heads, "head predictor"));
+  const bool has_any = !options.predictors.empty() || in.predictor() != nullptr;
+  if (options.head_predictors.empty() || has_any) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: has no predictors of neurons, without which those of heads are of no use", in.path()));
+}
+
+// By layer: those that are given, else those of the file, of which `fc1` is the role.
+std::vector<uint32_t> Ranks(const SluiceFile& in, std::span<const PredictorWeights> given,
+                            MatrixRole fc1) {
+  std::vector<uint32_t> ranks;
+  for (const PredictorWeights& p : given) ranks.push_back(p.rank);
+  if (!given.empty()) return ranks;
+  for (const MatrixEntry& m : in.directory().matrices) {
+    if (m.role == fc1) ranks.push_back(m.rows);
+  }
+  return ranks;
 }
 
 // The directory of the new file: the types of the old one.
@@ -79,12 +105,8 @@ Directory NewDirectory(const SluiceFile& in, const RelayoutOptions& options) {
     if (role < shape.matrix_types.size()) shape.matrix_types[role] = m.type;
   }
   shape.bundle_type = in.bundles().type;
-  for (const PredictorWeights& p : options.predictors) shape.predictor_ranks.push_back(p.rank);
-  if (options.predictors.empty() && in.predictor() != nullptr) {
-    for (uint32_t l = 0; l < in.config().n_layers; ++l) {
-      shape.predictor_ranks.push_back(in.matrix(in.MatrixIndex(MatrixRole::kPredictor1, l)).rows);
-    }
-  }
+  shape.predictor_ranks = Ranks(in, options.predictors, MatrixRole::kPredictor1);
+  shape.head_predictor_ranks = Ranks(in, options.head_predictors, MatrixRole::kHeadPredictor1);
   shape.gate_in_bundles = !shape.predictor_ranks.empty();
   return MakeDirectory(in.config(), shape);
 }
@@ -110,7 +132,7 @@ class Relayouter {
       const MatrixEntry& m = matrices[i];
       if (m.role == MatrixRole::kGate) {
         SLUICE_RETURN_IF_ERROR(WriteLayer(i));
-      } else if (m.role == MatrixRole::kPredictor1 || m.role == MatrixRole::kPredictor2) {
+      } else if (IsPredictor(m.role)) {
         SLUICE_RETURN_IF_ERROR(WritePredictor(i));
       } else {
         SLUICE_RETURN_IF_ERROR(ReadRows(i));
@@ -201,14 +223,17 @@ class Relayouter {
   absl::Status WritePredictor(uint32_t matrix) {
     const MatrixEntry& m = writer_.directory().matrices[matrix];
     const bool by_neuron = m.role == MatrixRole::kPredictor2;
+    const bool of_heads = m.role >= MatrixRole::kHeadPredictor1;
+    const auto given = of_heads ? options_.head_predictors : options_.predictors;
     std::vector<uint32_t> source = SourcePositions(m.layer);
-    if (options_.predictors.empty()) {
-      SLUICE_RETURN_IF_ERROR(ReadRows(matrix));
+    if (given.empty()) {
+      SLUICE_RETURN_IF_ERROR(ReadRows(in_.MatrixIndex(m.role, m.layer)));
     } else {
-      const PredictorWeights& p = options_.predictors[m.layer];
+      const PredictorWeights& p = given[m.layer];
+      const bool is_fc2 = by_neuron || m.role == MatrixRole::kHeadPredictor2;
       rows_.resize(m.rows * m.row_bytes());
       for (size_t r = 0; r < m.rows; ++r) {
-        EncodeRow(m.type, (by_neuron ? p.fc2 : p.fc1).subspan(r * m.columns, m.columns),
+        EncodeRow(m.type, (is_fc2 ? p.fc2 : p.fc1).subspan(r * m.columns, m.columns),
                   std::span(rows_).subspan(r * m.row_bytes(), m.row_bytes()));
       }
       for (uint32_t& s : source) s = in_.NeuronAt(m.layer, s);
@@ -245,7 +270,7 @@ absl::StatusOr<uint64_t> Relayout(const SluiceFile& in, const std::string& out,
         absl::StrFormat("%s: is the input; choose another name for the output", out));
   }
   SLUICE_RETURN_IF_ERROR(CheckOrder(in, options));
-  SLUICE_RETURN_IF_ERROR(CheckPredictors(in, options));
+  SLUICE_RETURN_IF_ERROR(CheckAllPredictors(in, options));
   SLUICE_ASSIGN_OR_RETURN(const TokenizerData tokenizer, in.LoadTokenizer());
   SLUICE_ASSIGN_OR_RETURN(const auto storage,
                           StorageFile::Open(in.path(), DirectMode::kOff, in.bundles().block));
@@ -254,6 +279,8 @@ absl::StatusOr<uint64_t> Relayout(const SluiceFile& in, const std::string& out,
   SLUICE_RETURN_IF_ERROR(Relayouter(in, *storage, options, *writer).Run());
   SluiceWriter::Records records = {in.vectors(), tokenizer, in.provenance()};
   records.predictor = options.predictors.empty() ? in.predictor() : &options.predictor_record;
+  records.head_predictor =
+      options.head_predictors.empty() ? in.head_predictor() : &options.head_predictor_record;
   records.activity = options.activity;
   if (options.activity == nullptr && options.order.empty()) records.activity = in.activity();
   return writer->Finish(records);

@@ -14,11 +14,11 @@
 
 namespace sluice {
 
-// Of one layer. Rows of fc2 are by neuron id, as in the source model.
+// Of one layer. Rows of fc2 are by neuron id, as in the source model, or by head.
 struct PredictorWeights {
   uint32_t rank = 0;           // a multiple of 32, at most kMaxRank
   std::span<const float> fc1;  // [rank x d_model]
-  std::span<const float> fc2;  // [d_ff x rank]
+  std::span<const float> fc2;  // [d_ff or heads x rank]
 };
 
 struct RelayoutOptions {
@@ -27,7 +27,10 @@ struct RelayoutOptions {
   // By layer, packed as q8; empty: those that the file has, if any. A file with predictors has gate
   // rows in its bundles.
   std::span<const PredictorWeights> predictors;
-  PredictorRecord predictor_record;          // of `predictors`
+  PredictorRecord predictor_record;  // of `predictors`
+  // The same for attention heads. A file that has them has predictors of neurons too.
+  std::span<const PredictorWeights> head_predictors;
+  HeadPredictorRecord head_predictor_record;
   const ActivityRecord* activity = nullptr;  // by position in the new order; null: what the file
                                              // has, unless the order changes
   bool overwrite = false;

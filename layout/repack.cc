@@ -62,6 +62,9 @@ std::string TensorName(const ModelConfig& config, MatrixRole role, uint32_t laye
       return absl::StrFormat("blk.%u.fc1.weight", layer);
     case MatrixRole::kPredictor2:
       return absl::StrFormat("blk.%u.fc2.weight", layer);
+    case MatrixRole::kHeadPredictor1:  // no source has them
+    case MatrixRole::kHeadPredictor2:
+      break;
   }
   return "";
 }
@@ -273,7 +276,7 @@ class Repacker {
 
   // Null: not measured.
   ErrorMeter* MeterOf(MatrixRole role) {
-    if (role == MatrixRole::kPredictor1 || role == MatrixRole::kPredictor2) return nullptr;
+    if (IsPredictor(role)) return nullptr;
     if (role != MatrixRole::kGate) return &resident_error_;
     return config_.gated ? &gate_error_ : &up_error_;
   }

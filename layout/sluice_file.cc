@@ -31,7 +31,7 @@ std::string_view SectionName(SectionKind kind) {
   constexpr std::string_view kNames[] = {
       "?",         "config",         "tokenizer",        "directory",
       "vectors",   "tile checksums", "bundle checksums", "provenance",
-      "predictor", "activity"};
+      "predictor", "activity",       "head predictor"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -209,16 +209,24 @@ absl::Status SluiceFile::ReadRecords() {
 
 absl::Status SluiceFile::ReadSparsityRecords() {
   const auto is_there = [this](SectionKind kind) { return section(kind).raw_bytes > 0; };
-  if (is_there(SectionKind::kPredictor) != directory_.has_predictors()) {
+  const auto check = [&](SectionKind kind, bool expected, const char* what) -> absl::Status {
+    if (is_there(kind) == expected) return absl::OkStatus();
     return absl::DataLossError(
-        absl::StrFormat("%s: its directory has %s, but there is %s record of how they are used",
-                        path(), directory_.has_predictors() ? "predictors" : "no predictors",
-                        directory_.has_predictors() ? "no" : "a"));
-  }
+        absl::StrFormat("%s: its directory has %s%s, but there is %s record of how they are used",
+                        path(), expected ? "" : "no ", what, expected ? "no" : "a"));
+  };
+  SLUICE_RETURN_IF_ERROR(check(SectionKind::kPredictor, directory_.has_predictors(), "predictors"));
+  SLUICE_RETURN_IF_ERROR(
+      check(SectionKind::kHeadPredictor, directory_.has_head_predictors(), "predictors of heads"));
   if (directory_.has_predictors()) {
     const auto read = [this](ByteReader& in) { return ReadPredictorRecord(in, config_); };
     SLUICE_RETURN_IF_ERROR(
         ReadRecord(SectionKind::kPredictor, kMaxRecord, read, predictor_.emplace()));
+  }
+  if (directory_.has_head_predictors()) {
+    const auto read = [this](ByteReader& in) { return ReadHeadPredictorRecord(in, config_); };
+    SLUICE_RETURN_IF_ERROR(
+        ReadRecord(SectionKind::kHeadPredictor, kMaxRecord, read, head_predictor_.emplace()));
   }
   if (is_there(SectionKind::kActivity)) {
     const auto read = [this](ByteReader& in) { return ReadActivityRecord(in, config_); };
@@ -284,6 +292,10 @@ uint32_t SluiceFile::MatrixIndex(MatrixRole role, uint32_t layer) const {
     case MatrixRole::kPredictor2:
       return MatrixIndex(MatrixRole::kGate, config_.n_layers) + 2 * layer +
              static_cast<uint32_t>(role) - static_cast<uint32_t>(MatrixRole::kPredictor1);
+    case MatrixRole::kHeadPredictor1:
+    case MatrixRole::kHeadPredictor2:
+      return MatrixIndex(MatrixRole::kPredictor1, config_.n_layers) + 2 * layer +
+             static_cast<uint32_t>(role) - static_cast<uint32_t>(MatrixRole::kHeadPredictor1);
   }
   return 0;
 }

@@ -50,8 +50,11 @@ class SluiceFile {
   const Directory& directory() const { return directory_; }
   const BundleLayout& bundles() const { return directory_.bundles; }
   const Provenance& provenance() const { return provenance_; }
-  // Null: the file has no predictors; nothing is known of how often neurons fire.
+  // Null: the file has no predictors; none of heads; nothing is known of how often neurons fire.
   const PredictorRecord* predictor() const { return predictor_ ? &*predictor_ : nullptr; }
+  const HeadPredictorRecord* head_predictor() const {
+    return head_predictor_ ? &*head_predictor_ : nullptr;
+  }
   const ActivityRecord* activity() const { return activity_ ? &*activity_ : nullptr; }
   const Section& section(SectionKind kind) const { return sections_[static_cast<size_t>(kind)]; }
 
@@ -138,6 +141,7 @@ class SluiceFile {
   Directory directory_;
   Provenance provenance_;
   std::optional<PredictorRecord> predictor_;
+  std::optional<HeadPredictorRecord> head_predictor_;
   std::optional<ActivityRecord> activity_;
   std::vector<float> vectors_;
   std::array<uint64_t, kLayerVectors + 1> vector_begins_ = {};  // in a layer, and their sum

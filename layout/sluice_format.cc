@@ -42,15 +42,19 @@ std::pair<uint32_t, uint32_t> ShapeOf(MatrixRole role, const ModelConfig& c, uin
     case MatrixRole::kGate:
       return {c.d_ff, c.d_model};
     case MatrixRole::kPredictor1:
+    case MatrixRole::kHeadPredictor1:
       return {rank, c.d_model};
     case MatrixRole::kPredictor2:
       return {c.d_ff, rank};
+    case MatrixRole::kHeadPredictor2:
+      return {c.n_heads, rank};
   }
   return {0, 0};
 }
 
 // The roles and layers of a model's matrices in file order.
-std::vector<std::pair<MatrixRole, uint32_t>> MatrixOrder(const ModelConfig& c, bool predictors) {
+std::vector<std::pair<MatrixRole, uint32_t>> MatrixOrder(const ModelConfig& c, bool predictors,
+                                                         bool head_predictors) {
   std::vector<std::pair<MatrixRole, uint32_t>> order = {{MatrixRole::kEmbedding, 0}};
   for (uint32_t l = 0; l < c.n_layers; ++l) {
     for (const MatrixRole r : {MatrixRole::kQ, MatrixRole::kK, MatrixRole::kV, MatrixRole::kO}) {
@@ -62,6 +66,10 @@ std::vector<std::pair<MatrixRole, uint32_t>> MatrixOrder(const ModelConfig& c, b
   for (uint32_t l = 0; predictors && l < c.n_layers; ++l) {
     order.emplace_back(MatrixRole::kPredictor1, l);
     order.emplace_back(MatrixRole::kPredictor2, l);
+  }
+  for (uint32_t l = 0; head_predictors && l < c.n_layers; ++l) {
+    order.emplace_back(MatrixRole::kHeadPredictor1, l);
+    order.emplace_back(MatrixRole::kHeadPredictor2, l);
   }
   return order;
 }
@@ -180,8 +188,17 @@ uint64_t Checksum64(std::span<const std::byte> bytes, uint64_t seed) {
 }
 
 std::string_view MatrixRoleName(MatrixRole role) {
-  constexpr std::string_view kNames[] = {
-      "embedding", "q", "k", "v", "o", "gate", "head", "predictor fc1", "predictor fc2"};
+  constexpr std::string_view kNames[] = {"embedding",
+                                         "q",
+                                         "k",
+                                         "v",
+                                         "o",
+                                         "gate",
+                                         "head",
+                                         "predictor fc1",
+                                         "predictor fc2",
+                                         "head predictor fc1",
+                                         "head predictor fc2"};
   const auto i = static_cast<size_t>(role);
   return i < std::size(kNames) ? kNames[i] : "?";
 }
@@ -199,12 +216,14 @@ Directory MakeDirectory(const ModelConfig& config, const DirectoryShape& shape) 
   b.blob_bytes = RoundUp(b.stride, kBlobAlignment);
   b.bundles_per_blob = static_cast<uint32_t>(b.blob_bytes / b.stride);
   uint64_t at = kHeaderBytes;
-  const bool predictors = !shape.predictor_ranks.empty();
-  for (const auto& [role, layer] : MatrixOrder(config, predictors)) {
-    const auto index = static_cast<size_t>(role);
-    const bool predicts = index >= shape.matrix_types.size();
-    MatrixEntry m = MakeMatrix(role, layer, predicts ? WeightType::kQ8 : shape.matrix_types[index],
-                               config, predicts ? shape.predictor_ranks[layer] : 0, b.block);
+  for (const auto& [role, layer] :
+       MatrixOrder(config, !shape.predictor_ranks.empty(), !shape.head_predictor_ranks.empty())) {
+    const bool of_heads = role >= MatrixRole::kHeadPredictor1;
+    const auto& ranks = of_heads ? shape.head_predictor_ranks : shape.predictor_ranks;
+    const bool predicts = IsPredictor(role);
+    const WeightType type =
+        predicts ? WeightType::kQ8 : shape.matrix_types[static_cast<size_t>(role)];
+    MatrixEntry m = MakeMatrix(role, layer, type, config, predicts ? ranks[layer] : 0, b.block);
     at = RoundUp(at, b.block);
     m.offset = at;
     at += m.n_bytes();
@@ -230,7 +249,7 @@ absl::Status ValidateDirectory(const Directory& d, const ModelConfig& config, ui
   if (d.has_predictors() && !d.bundles.has_gate) {
     return absl::DataLossError("directory has predictors, but no gate rows in its bundles");
   }
-  const auto order = MatrixOrder(config, d.has_predictors());
+  const auto order = MatrixOrder(config, d.has_predictors(), d.has_head_predictors());
   if (d.matrices.size() != order.size()) {
     return absl::DataLossError(absl::StrFormat("directory has %u matrices; the config asks for %u",
                                                d.matrices.size(), order.size()));
@@ -243,7 +262,7 @@ absl::Status ValidateDirectory(const Directory& d, const ModelConfig& config, ui
     const auto [role, layer] = order[i];
     const MatrixEntry& m = d.matrices[i];
     std::string name = absl::StrFormat("matrix %s of layer %u", MatrixRoleName(role), layer);
-    if (role == MatrixRole::kPredictor1) {
+    if (role == MatrixRole::kPredictor1 || role == MatrixRole::kHeadPredictor1) {
       rank = m.rows;
       if (rank == 0 || rank > kMaxRank || rank % kQuantBlock != 0) {
         return absl::DataLossError(absl::StrFormat("%s: rank %u is not a multiple of %u up to %u",
@@ -349,7 +368,7 @@ absl::StatusOr<Directory> ReadDirectory(ByteReader& in) {
   for (uint32_t i = 0; i < n_matrices; ++i) {
     MatrixEntry m;
     const auto role = in.Get<uint8_t>();
-    if (role > static_cast<uint8_t>(MatrixRole::kPredictor2)) {
+    if (role > static_cast<uint8_t>(MatrixRole::kHeadPredictor2)) {
       return absl::DataLossError(
           absl::StrFormat("directory record: matrix %u has unknown role %u", i, role));
     }

@@ -10,6 +10,7 @@
 //   ...        matrices: embedding, per layer Q K V O, head; each begins on a multiple of `block`
 //   ...        per layer: gate matrix, then the layer's blobs (each on a multiple of 512 KiB)
 //   ...        per layer: the two matrices of its predictor, if there are predictors
+//   ...        per layer: the two matrices of its predictor of heads, if there are such
 //   ...        small sections, zstd-compressed
 //   ...        section table
 //   file_size
@@ -32,7 +33,8 @@
 //
 // Section table: 40 bytes an entry: u32 kind, u32 zero, u64 offset, u64 stored bytes, u64 raw
 // bytes, u64 XXH3-64 of the stored bytes. Kinds 1 to 7 occur exactly once, 8 exactly if there are
-// predictors, 9 at most once; unknown kinds are ignored.
+// predictors, 9 at most once, 10 exactly if there are predictors of heads (feature bit 2); unknown
+// kinds are ignored.
 //
 // Matrix: rows of one WeightType (layout/weight_type.h) in tiles: `rows_per_tile` rows (together at
 // most kTileTarget bytes, or a single larger row), then zero padding to `tile_stride`, a multiple
@@ -105,10 +107,11 @@
 //   u64     bytes of a blob
 //   u32 n   layers, then n * u64: the offset of the layer's blobs
 //   u32 n   matrices, in the order embedding; Q, K, V, O of each layer; head, unless it is tied;
-//           gate of each layer; if there are predictors, their two of each layer. Then for each:
+//           gate of each layer; if there are predictors, their two of each layer; behind those, if
+//           there are predictors of heads, their two of each layer. Then for each:
 //     u8      MatrixRole: 0 embedding, 1 Q, 2 K, 3 V, 4 O, 5 gate, 6 head; of a predictor
 //             7 fc1 [rank x d_model] and 8 fc2 [d_ff x rank], rank a multiple of 32, rows by
-//             position
+//             position; of a predictor of heads 9 fc1 [rank x d_model] and 10 fc2 [heads x rank]
 //     u8      WeightType
 //     u32     layer (0 for embedding and head), rows, columns, rows per tile, tile stride: 5 fields
 //     u64     offset
@@ -135,6 +138,13 @@
 //   u32     version, 1
 //   u8      PredictorInput: 0 normed, 1 residual, 2 residual of the layer before
 //   u32 n   layers, then n * f32: the logit from which on a neuron is predicted to fire
+//
+// Head predictor (kind 10): as kind 8, of heads that a token needs and not of neurons; its inputs
+// are 0 what Q, K and V are applied to, 1 the residual before the attention's norm, 2 that of the
+// layer before. Behind the thresholds
+//   f32     label share: a head counts as needed for a token if it is among the fewest whose
+//   squared
+//           norms make up this share of all heads', above 0 and at most 1
 //
 // Activity (kind 9), of the text that the model was profiled with:
 //   u32     version, 1
@@ -171,9 +181,11 @@ constexpr uint64_t kBlobAlignment = 512 * 1024;
 constexpr uint32_t kTileTarget = 64 * 1024;  // bytes; a tile is one row where rows are larger
 
 // Incompatible feature bits that this program knows.
-constexpr uint64_t kFeaturePredictors = 1;  // directory version 2
-constexpr uint64_t kFeatureRelatives = 2;   // what a config has beyond the Llama family
-constexpr uint64_t kKnownIncompatible = kFeaturePredictors | kFeatureRelatives;
+constexpr uint64_t kFeaturePredictors = 1;      // directory version 2
+constexpr uint64_t kFeatureRelatives = 2;       // what a config has beyond the Llama family
+constexpr uint64_t kFeatureHeadPredictors = 4;  // roles 9 and 10
+constexpr uint64_t kKnownIncompatible =
+    kFeaturePredictors | kFeatureRelatives | kFeatureHeadPredictors;
 
 enum class SectionKind : uint32_t {
   kConfig = 1,
@@ -185,8 +197,9 @@ enum class SectionKind : uint32_t {
   kProvenance = 7,
   kPredictor = 8,
   kActivity = 9,
+  kHeadPredictor = 10,
 };
-constexpr size_t kSectionKinds = 10;  // and none
+constexpr size_t kSectionKinds = 11;  // and none
 
 enum class MatrixRole : uint8_t {
   kEmbedding = 0,
@@ -198,7 +211,10 @@ enum class MatrixRole : uint8_t {
   kHead = 6,
   kPredictor1 = 7,
   kPredictor2 = 8,
+  kHeadPredictor1 = 9,  // of attention heads; kHead is another matter
+  kHeadPredictor2 = 10,
 };
+constexpr bool IsPredictor(MatrixRole role) { return role >= MatrixRole::kPredictor1; }
 constexpr uint32_t kMaxRank = 8192;  // of a predictor
 // The rank that a predictor is stored with: rows are whole blocks, zeros at the end change nothing.
 constexpr uint32_t PaddedRank(uint32_t rank) {
@@ -252,8 +268,10 @@ struct Directory {
   std::vector<MatrixEntry> matrices;
   BundleLayout bundles;
 
-  bool has_predictors() const {
-    return !matrices.empty() && matrices.back().role == MatrixRole::kPredictor2;
+  bool has_predictors() const { return !matrices.empty() && IsPredictor(matrices.back().role); }
+  // Those of heads come with those of neurons, never alone.
+  bool has_head_predictors() const {
+    return !matrices.empty() && matrices.back().role == MatrixRole::kHeadPredictor2;
   }
   // Whether a reader must know feature bit 0.
   bool needs_predictor_feature() const { return bundles.has_gate || has_predictors(); }
@@ -266,7 +284,8 @@ struct DirectoryShape {
   WeightType bundle_type = WeightType::kF32;
   uint32_t block = 0;  // 0: 4096, or 512 where padding to 4096 would add over a quarter to a bundle
   bool gate_in_bundles = false;
-  std::vector<uint32_t> predictor_ranks;  // by layer; empty: no predictors
+  std::vector<uint32_t> predictor_ranks;       // by layer; empty: no predictors
+  std::vector<uint32_t> head_predictor_ranks;  // the same of those of heads
 };
 
 // Where a file came from and what packing cost, for `inspect`.

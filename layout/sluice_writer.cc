@@ -99,6 +99,11 @@ absl::StatusOr<uint64_t> SluiceWriter::Finish(const Records& records) {
       WritePredictorRecord(*records.predictor, out);
     }));
   }
+  if (records.head_predictor != nullptr) {
+    SLUICE_RETURN_IF_ERROR(write_record(SectionKind::kHeadPredictor, [&](ByteWriter& out) {
+      WriteHeadPredictorRecord(*records.head_predictor, out);
+    }));
+  }
   if (records.activity != nullptr) {
     SLUICE_RETURN_IF_ERROR(write_record(SectionKind::kActivity, [&](ByteWriter& out) {
       WriteActivityRecord(*records.activity, out);
@@ -131,6 +136,7 @@ absl::Status SluiceWriter::WriteHeader(uint64_t table_offset, std::span<const st
   StoreLe<uint16_t>(&header[10], kSluiceMinor);
   StoreLe<uint32_t>(&header[12], kHeaderBytes);
   uint64_t features = directory_.needs_predictor_feature() ? kFeaturePredictors : 0;
+  if (directory_.has_head_predictors()) features |= kFeatureHeadPredictors;
   if (!config_.is_llama_family()) features |= kFeatureRelatives;
   StoreLe<uint64_t>(&header[16], features);
   StoreLe<uint64_t>(&header[32], end_);

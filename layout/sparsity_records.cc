@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
+#include "io/status.h"
 
 namespace sluice {
 namespace {
@@ -16,6 +17,34 @@ absl::Status OtherVersion(const char* record, uint32_t version) {
       "%s record has version %u; this program reads 1: update sluice", record, version));
 }
 
+// `name` is of the record, for messages.
+absl::StatusOr<PredictorRecord> ReadUse(ByteReader& in, const ModelConfig& config,
+                                        const char* name) {
+  const auto version = in.Get<uint32_t>();
+  if (version != kPredictorVersion) return OtherVersion(name, version);
+  const auto input = in.Get<uint8_t>();
+  if (input > static_cast<uint8_t>(PredictorInput::kPrevious)) {
+    return absl::DataLossError(absl::StrFormat("%s record: unknown input %u", name, input));
+  }
+  PredictorRecord record;
+  record.input = static_cast<PredictorInput>(input);
+  const auto n_layers = in.Get<uint32_t>();
+  if (n_layers != config.n_layers) {
+    return absl::DataLossError(absl::StrFormat("%s record is of %u layers; the config has %u", name,
+                                               n_layers, config.n_layers));
+  }
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    const auto t = in.Get<float>();
+    if (!std::isfinite(t)) {
+      return absl::DataLossError(
+          absl::StrFormat("%s record: the threshold of layer %u is no number", name, l));
+    }
+    record.thresholds.push_back(t);
+  }
+  if (!in.ok()) return absl::DataLossError(absl::StrFormat("%s record is cut short", name));
+  return record;
+}
+
 }  // namespace
 
 void WritePredictorRecord(const PredictorRecord& record, ByteWriter& out) {
@@ -26,28 +55,24 @@ void WritePredictorRecord(const PredictorRecord& record, ByteWriter& out) {
 }
 
 absl::StatusOr<PredictorRecord> ReadPredictorRecord(ByteReader& in, const ModelConfig& config) {
-  const auto version = in.Get<uint32_t>();
-  if (version != kPredictorVersion) return OtherVersion("predictor", version);
-  const auto input = in.Get<uint8_t>();
-  if (input > static_cast<uint8_t>(PredictorInput::kPrevious)) {
-    return absl::DataLossError(absl::StrFormat("predictor record: unknown input %u", input));
+  return ReadUse(in, config, "predictor");
+}
+
+void WriteHeadPredictorRecord(const HeadPredictorRecord& record, ByteWriter& out) {
+  WritePredictorRecord(record.use, out);
+  out.Put<float>(record.label_share);
+}
+
+absl::StatusOr<HeadPredictorRecord> ReadHeadPredictorRecord(ByteReader& in,
+                                                            const ModelConfig& config) {
+  HeadPredictorRecord record;
+  SLUICE_ASSIGN_OR_RETURN(record.use, ReadUse(in, config, "head predictor"));
+  record.label_share = in.Get<float>();
+  if (!in.ok()) return absl::DataLossError("head predictor record is cut short");
+  if (!(record.label_share > 0 && record.label_share <= 1)) {
+    return absl::DataLossError(
+        absl::StrFormat("head predictor record: a label share of %g", record.label_share));
   }
-  PredictorRecord record;
-  record.input = static_cast<PredictorInput>(input);
-  const auto n_layers = in.Get<uint32_t>();
-  if (n_layers != config.n_layers) {
-    return absl::DataLossError(absl::StrFormat(
-        "predictor record is of %u layers; the config has %u", n_layers, config.n_layers));
-  }
-  for (uint32_t l = 0; l < n_layers; ++l) {
-    const auto t = in.Get<float>();
-    if (!std::isfinite(t)) {
-      return absl::DataLossError(
-          absl::StrFormat("predictor record: the threshold of layer %u is no number", l));
-    }
-    record.thresholds.push_back(t);
-  }
-  if (!in.ok()) return absl::DataLossError("predictor record is cut short");
   return record;
 }
 

@@ -30,6 +30,15 @@ struct PredictorRecord {
   std::vector<float> thresholds;  // by layer
 };
 
+// The same for attention heads (Deja Vu, arXiv 2310.17157), where inputs are those of the
+// attention: for "FFN" above read Q, K and V, or the attention.
+struct HeadPredictorRecord {
+  PredictorRecord use;
+  // What the predictor was trained to find: for each token the fewest heads whose squared norms
+  // make up this share of all heads'.
+  float label_share = 0;
+};
+
 constexpr uint32_t kMaxPlacements = 64;
 
 // How often neurons fired, of `n_tokens` tokens. In each layer the neurons at positions
@@ -48,9 +57,12 @@ struct ActivityRecord {
 };
 
 void WritePredictorRecord(const PredictorRecord& record, ByteWriter& out);
+void WriteHeadPredictorRecord(const HeadPredictorRecord& record, ByteWriter& out);
 void WriteActivityRecord(const ActivityRecord& record, ByteWriter& out);
 // DataLoss naming the field if anything does not fit the config.
 absl::StatusOr<PredictorRecord> ReadPredictorRecord(ByteReader& in, const ModelConfig& config);
+absl::StatusOr<HeadPredictorRecord> ReadHeadPredictorRecord(ByteReader& in,
+                                                            const ModelConfig& config);
 absl::StatusOr<ActivityRecord> ReadActivityRecord(ByteReader& in, const ModelConfig& config);
 // Raw bytes that a record of this model takes at most.
 uint64_t ActivityRecordBytes(const ModelConfig& config);

@@ -6,7 +6,8 @@
 
 namespace sluice {
 
-MadeUpPredictors::MadeUpPredictors(const ModelConfig& config, uint64_t seed) {
+MadeUpPredictors::MadeUpPredictors(const ModelConfig& config, uint64_t seed, uint32_t n_outputs) {
+  if (n_outputs == 0) n_outputs = config.d_ff;
   std::mt19937_64 rng(seed);
   const auto random = [&](size_t n) {
     std::vector<float> v(n);
@@ -16,7 +17,7 @@ MadeUpPredictors::MadeUpPredictors(const ModelConfig& config, uint64_t seed) {
   for (uint32_t l = 0; l < config.n_layers; ++l) {
     const uint32_t rank = l % 2 == 0 ? 32 : 64;
     fc1.push_back(random(size_t{rank} * config.d_model));
-    fc2.push_back(random(size_t{config.d_ff} * rank));
+    fc2.push_back(random(size_t{n_outputs} * rank));
   }
   for (uint32_t l = 0; l < config.n_layers; ++l) {
     weights.push_back({l % 2 == 0 ? 32u : 64u, fc1[l], fc2[l]});
@@ -49,7 +50,7 @@ ActivityRecord MadeUpActivity(const ModelConfig& config, uint64_t seed) {
 }
 
 PredictedModel::PredictedModel(const SluiceFile& plain, PredictorInput input, float threshold,
-                               bool shuffled) {
+                               bool shuffled, std::optional<MadeUpHeads> heads) {
   const MadeUpPredictors predictors(plain.config());
   const auto order = ShuffledOrder(plain.config());
   RelayoutOptions options;
@@ -57,6 +58,13 @@ PredictedModel::PredictedModel(const SluiceFile& plain, PredictorInput input, fl
   options.predictor_record.input = input;
   options.predictor_record.thresholds.assign(plain.config().n_layers, threshold);
   if (shuffled) options.order = order;
+  const MadeUpPredictors of_heads(plain.config(), 11, plain.config().n_heads);
+  if (heads) {
+    options.head_predictors = of_heads.weights;
+    options.head_predictor_record.use.input = heads->input;
+    options.head_predictor_record.use.thresholds.assign(plain.config().n_layers, heads->threshold);
+    options.head_predictor_record.label_share = 0.9f;
+  }
   const ActivityRecord activity = MadeUpActivity(plain.config());
   options.activity = &activity;
   Must(Relayout(plain, dir_.File("predicted.sluice"), options));

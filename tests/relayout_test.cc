@@ -126,6 +126,48 @@ TEST_F(RelayoutTest, PredictorsMoveWithTheirNeurons) {
               SluiceImage::Load(shuffled.path()).bytes);
 }
 
+TEST_F(RelayoutTest, PredictorsOfHeadsStayAsTheyAreWhateverTheOrder) {
+  const MadeUpHeads heads = {PredictorInput::kPrevious, 0.5f};
+  const PredictedModel model(plain_.file(), PredictorInput::kNormed, 0.0f, false, heads);
+  const auto order = ShuffledOrder(plain_.file().config());
+  RelayoutOptions options;
+  options.order = order;
+  Must(Relayout(model.file(), dir_.File("moved.sluice"), options));
+  const auto moved = Must(SluiceFile::Open(dir_.File("moved.sluice")));
+  ASSERT_NE(moved->head_predictor(), nullptr);
+  EXPECT_EQ(moved->head_predictor()->use.input, PredictorInput::kPrevious);
+  EXPECT_THAT(moved->head_predictor()->use.thresholds, testing::Each(0.5f));
+  EXPECT_EQ(moved->head_predictor()->label_share, 0.9f);
+  const MadeUpPredictors made_up(plain_.file().config(), 11, plain_.file().config().n_heads);
+  const FileBytes before(model.file()), after(*moved);
+  for (uint32_t l = 0; l < plain_.file().config().n_layers; ++l) {
+    for (const MatrixRole role : {MatrixRole::kHeadPredictor1, MatrixRole::kHeadPredictor2}) {
+      const MatrixEntry& m = model.file().matrix(model.file().MatrixIndex(role, l));
+      const MatrixEntry& to = moved->matrix(moved->MatrixIndex(role, l));
+      ASSERT_EQ(after.At(to.offset, m.n_bytes()), before.At(m.offset, m.n_bytes()));
+      std::vector<std::byte> packed(m.row_bytes());
+      const auto& w = made_up.weights[l];
+      EncodeRow(WeightType::kQ8,
+                (role == MatrixRole::kHeadPredictor1 ? w.fc1 : w.fc2).first(m.columns), packed);
+      ASSERT_EQ(before.At(m.offset, m.row_bytes()), packed);
+    }
+  }
+  EXPECT_EQ(Must(Verify(moved->path(), {})).damaged, 0u);
+}
+
+TEST_F(RelayoutTest, PredictorsOfHeadsMustFitTheModelAndNotBeAlone) {
+  const ModelConfig& c = plain_.file().config();
+  MadeUpPredictors heads(c, 11, c.n_heads);
+  RelayoutOptions options;
+  options.head_predictors = heads.weights;
+  options.head_predictor_record = {{PredictorInput::kResidual, {}}, 0.9f};
+  EXPECT_THAT(Try(options).message(), HasSubstr("head predictors of 3 layers, with 0 thresholds"));
+  options.head_predictor_record.use.thresholds.assign(c.n_layers, 0.0f);
+  EXPECT_THAT(Try(options).message(), HasSubstr("has no predictors of neurons"));
+  heads.weights[1].fc2 = heads.weights[1].fc2.first(32);
+  EXPECT_THAT(Try(options).message(), HasSubstr("the head predictor of layer 1 has"));
+}
+
 TEST_F(RelayoutTest, ActivityIsKeptUnlessTheOrderChanges) {
   const ModelConfig& c = plain_.file().config();
   ActivityRecord activity;

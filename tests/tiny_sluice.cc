@@ -73,8 +73,7 @@ absl::Status WriteBundles(const TinySluice& model, SluiceWriter& writer) {
     for (uint32_t p = 0; p < b.d_ff; ++p) {
       const uint32_t neuron = TinyNeuron(l, p);
       if (b.has_gate) {
-        const uint32_t gate =
-            static_cast<uint32_t>(model.directory.matrices.size()) - 3 * model.config.n_layers + l;
+        const uint32_t gate = 1 + 4 * model.config.n_layers + (model.config.tied_head ? 0 : 1) + l;
         EncodeRow(b.type, TinyMatrixRow(model, gate, p), std::span(payload).first(b.row_bytes()));
       }
       if (b.has_up) {
@@ -97,6 +96,13 @@ DirectoryShape TinyShape(WeightType ffn) {
   shape.matrix_types[static_cast<size_t>(MatrixRole::kGate)] = ffn;
   shape.bundle_type = ffn;
   shape.block = 512;
+  return shape;
+}
+
+DirectoryShape PredictedShape(WeightType ffn) {
+  DirectoryShape shape = TinyShape(ffn);
+  shape.gate_in_bundles = true;
+  shape.predictor_ranks = {32, 64};
   return shape;
 }
 
@@ -144,9 +150,7 @@ TinySluice MakeTinyRelative(WeightType ffn) {
 
 TinySluice MakeTinyPredicted(WeightType ffn) {
   TinySluice model = MakeTinySluice(ffn);
-  DirectoryShape shape = TinyShape(ffn);
-  shape.gate_in_bundles = true;
-  shape.predictor_ranks = {32, 64};
+  const DirectoryShape shape = PredictedShape(ffn);
   model.directory = MakeDirectory(model.config, shape);
   model.predictor = {PredictorInput::kPrevious, {0.5f, -1.25f}};
   ActivityRecord activity{
@@ -155,6 +159,15 @@ TinySluice MakeTinyPredicted(WeightType ffn) {
     activity.frequency.push_back(static_cast<uint16_t>(65535 - 300 * i));
   }
   model.activity = activity;
+  return model;
+}
+
+TinySluice MakeTinyHeadPredicted(WeightType ffn) {
+  TinySluice model = MakeTinyPredicted(ffn);
+  DirectoryShape shape = PredictedShape(ffn);
+  shape.head_predictor_ranks = {64, 32};
+  model.directory = MakeDirectory(model.config, shape);
+  model.head_predictor = {{PredictorInput::kResidual, {-0.5f, 2.0f}}, 0.75f};
   return model;
 }
 
@@ -186,7 +199,8 @@ absl::StatusOr<uint64_t> WriteTinySluice(const TinySluice& model, const std::str
   SLUICE_RETURN_IF_ERROR(WriteBundles(model, *writer));
   return writer->Finish({model.vectors, model.tokenizer, model.provenance,
                          model.predictor ? &*model.predictor : nullptr,
-                         model.activity ? &*model.activity : nullptr});
+                         model.activity ? &*model.activity : nullptr,
+                         model.head_predictor ? &*model.head_predictor : nullptr});
 }
 
 }  // namespace sluice

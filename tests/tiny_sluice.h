@@ -25,6 +25,7 @@ struct TinySluice {
   Provenance provenance;
   std::optional<PredictorRecord> predictor;
   std::optional<ActivityRecord> activity;
+  std::optional<HeadPredictorRecord> head_predictor;
 };
 
 // 2 layers, width 64, FFN 96, 4 heads of 16 with 2 for K and V, biases on Q/K/V, FATReLU, untied
@@ -33,6 +34,8 @@ struct TinySluice {
 TinySluice MakeTinySluice(WeightType ffn);
 // The same with predictors of rank 32 and 64, gate rows in the bundles, and a record of activity.
 TinySluice MakeTinyPredicted(WeightType ffn);
+// And with predictors of heads, of rank 64 and 32.
+TinySluice MakeTinyHeadPredicted(WeightType ffn);
 
 // MakeTinySluice's as a relative of the Llama family with all that one may have: layer norms, no
 // gate, all biases, learned positions, and half of each head rotated all the same.

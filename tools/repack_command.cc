@@ -78,8 +78,7 @@ void PrintDirectory(const ModelConfig& config, const Directory& d) {
 void PrintPredictors(const SourcePredictors& p, const Directory& d) {
   uint64_t bytes = 0;
   for (const MatrixEntry& m : d.matrices) {
-    const bool predicts = m.role == MatrixRole::kPredictor1 || m.role == MatrixRole::kPredictor2;
-    if (predicts) bytes += m.n_bytes();
+    if (IsPredictor(m.role)) bytes += m.n_bytes();
   }
   absl::FPrintF(stderr, "predictors: %u layers, rank %s, %.1f %% of the bytes, threshold %g\n",
                 p.ranks.size(), RangeText(p.ranks),

@@ -33,7 +33,7 @@ SluiceImage MakeImage(const TinySluice& model) {
 
 // With all that a model of the Llama family may have, or a relative.
 const SluiceImage& GoodImage(bool relative) {
-  static const SluiceImage images[] = {MakeImage(MakeTinyPredicted(WeightType::kQ4)),
+  static const SluiceImage images[] = {MakeImage(MakeTinyHeadPredicted(WeightType::kQ4)),
                                        MakeImage(MakeTinyRelative(WeightType::kQ4))};
   return images[relative];
 }
