@@ -11,6 +11,7 @@
 #include "io/atomic_file.h"
 #include "io/status.h"
 #include "io/storage_file.h"
+#include "layout/matrix_rows.h"
 #include "layout/sluice_writer.h"
 
 namespace sluice {
@@ -143,25 +144,7 @@ class Relayouter {
   }
 
  private:
-  absl::Status Damaged(const std::string& what) const {
-    return absl::DataLossError(absl::StrFormat(
-        "%s: %s does not match its checksum; copy or repack the file again", in_.path(), what));
-  }
-
-  // rows_ = all rows of a matrix of the input, one after another.
-  absl::Status ReadRows(uint32_t matrix) {
-    const MatrixEntry& m = in_.matrix(matrix);
-    rows_.resize(m.rows * m.row_bytes());
-    for (uint32_t t = 0; t < m.n_tiles(); ++t) {
-      const auto tile = std::span(rows_).subspan(size_t{t} * m.rows_per_tile * m.row_bytes(),
-                                                 m.rows_in_tile(t) * m.row_bytes());
-      SLUICE_RETURN_IF_ERROR(storage_.ReadExactly(m.offset + uint64_t{t} * m.tile_stride, tile));
-      if (!in_.TileIsIntact(matrix, t, tile)) {
-        return Damaged(absl::StrFormat("matrix %s of layer %u", MatrixRoleName(m.role), m.layer));
-      }
-    }
-    return absl::OkStatus();
-  }
+  absl::Status ReadRows(uint32_t matrix) { return ReadMatrixRows(in_, storage_, matrix, rows_); }
 
   // Writes rows_; row r of the output is row source[r], or r where that is empty.
   absl::Status WriteRows(uint32_t matrix, std::span<const uint32_t> source) {
@@ -209,7 +192,7 @@ class Relayouter {
       const std::byte* bundle = &bundles_[from_.BundleOffset(layer, source[p]) - begin];
       const uint32_t neuron = in_.NeuronAt(layer, source[p]);
       if (!in_.BundleIsIntact(layer, source[p], {bundle, from_.payload_bytes()})) {
-        return Damaged(absl::StrFormat("bundle of layer %u, neuron %u", layer, neuron));
+        return DamagedPart(in_, absl::StrFormat("bundle of layer %u, neuron %u", layer, neuron));
       }
       if (to_.has_gate) std::memcpy(payload.data(), &rows_[source[p] * row], row);
       std::memcpy(&payload[to_.up_offset()], bundle + from_.up_offset(),

@@ -15,6 +15,7 @@
 #include "layout/sluice_file.h"
 #include "runtime/activations.h"
 #include "runtime/attention.h"
+#include "runtime/ffn_observer.h"
 #include "runtime/kernels/kernels.h"
 #include "runtime/memory_plan.h"
 #include "runtime/thread_pool.h"
@@ -22,18 +23,26 @@
 
 namespace sluice {
 
+// The tokens of a pass before a layer's attention.
+struct AttentionInput {
+  std::span<const float> residual;  // [n x d_model] before the norm
+  std::span<const float> normed;    // [n x d_model]
+  std::span<const VectorView> x;    // the normed ones in the forms that dots need
+};
+
 class AttentionLayer {
  public:
-  // Borrows all references but the plan. `activations` holds what Run is given and, during Run, the
-  // outputs of the heads; it has room for a chunk of the plan.
+  // Borrows all references but the plan, and `observer`, which may be null. `activations` holds
+  // what Run is given and, during Run, the outputs of the heads; it has room for a chunk of the
+  // plan.
   static absl::StatusOr<std::unique_ptr<AttentionLayer>> Create(
       const SluiceFile& file, const MemoryPlan& plan, const KernelTable& kernels, ThreadPool& pool,
-      WeightStore& store, Activations& activations);
+      WeightStore& store, Activations& activations, FfnObserver* observer);
 
   // The tokens of this pass have the positions first .. first + n - 1.
   void SetPositions(uint32_t first, uint32_t n) { attention_->SetPositions(first, n); }
-  // out [n x d_model] of the normed tokens x of the pass. Layers in order.
-  absl::Status Run(uint32_t layer, std::span<const VectorView> x, float* out);
+  // out [n x d_model] of the tokens of the pass. Layers in order.
+  absl::Status Run(uint32_t layer, const AttentionInput& in, float* out);
 
   // Outputs of the heads for the tokens of the last Run, [n x heads * head_dim].
   std::span<const float> attended() const { return attended_; }
@@ -43,7 +52,8 @@ class AttentionLayer {
 
  private:
   AttentionLayer(const SluiceFile& file, uint32_t chunk, const KernelTable& kernels,
-                 ThreadPool& pool, WeightStore& store, Activations& activations);
+                 ThreadPool& pool, WeightStore& store, Activations& activations,
+                 FfnObserver* observer);
 
   const SluiceFile& file_;
   const ModelConfig& config_;
@@ -51,6 +61,7 @@ class AttentionLayer {
   ThreadPool& pool_;
   WeightStore& store_;
   Activations& activations_;
+  FfnObserver* const observer_;
   std::unique_ptr<Attention> attention_;
   std::vector<float> q_, k_, v_, attended_;  // [chunk x width] each
 };

@@ -148,15 +148,15 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   }
   SLUICE_ASSIGN_OR_RETURN(store_,
                           WeightStore::Create(file_, plan_, map_, *kernels_, *pool_, *io_, *ring_));
+  observer_ = options.observer;
   activations_ =
       std::make_unique<Activations>(plan_.chunk, std::max(config_.d_model, config_.q_dim()));
-  SLUICE_ASSIGN_OR_RETURN(
-      attention_, AttentionLayer::Create(file_, plan_, *kernels_, *pool_, *store_, *activations_));
+  SLUICE_ASSIGN_OR_RETURN(attention_, AttentionLayer::Create(file_, plan_, *kernels_, *pool_,
+                                                             *store_, *activations_, observer_));
   selector_ = std::make_unique<ExactSelector>(config_);
   ffn_ = std::make_unique<FfnContext>(
       FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_, map_checked_});
   trace_ = options.trace;
-  observer_ = options.observer;
   MakeFfns(options);
 
   const size_t chunk = plan_.chunk;
@@ -355,7 +355,9 @@ absl::Status Decoder::RunLayer(uint32_t layer, uint32_t n) {
 // delta = O(attention(Q(norm(x)), K(norm(x)), V(norm(x)))), with the biases that the model has.
 absl::Status Decoder::RunAttention(uint32_t layer, uint32_t n) {
   const auto x = Norm(file_.attention_norm(layer), file_.attention_norm_bias(layer), 0, n);
-  return attention_->Run(layer, x, delta_.data());
+  const size_t size = size_t{n} * config_.d_model;
+  return attention_->Run(layer, {std::span(x_).first(size), std::span(normed_).first(size), x},
+                         delta_.data());
 }
 
 // delta = down(activation(gate(norm(x))) * up(norm(x))); without a gate the up rows stand for it.

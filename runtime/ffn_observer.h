@@ -25,12 +25,25 @@ struct FfnObservation {
   std::span<const uint32_t> predicted;
 };
 
+// The same of the attention of a layer.
+struct AttentionObservation {
+  uint32_t layer = 0;
+  uint32_t n_tokens = 0;
+  std::span<const float> residual;  // [n x d_model] what the attention's norm is applied to
+  std::span<const float> normed;    // [n x d_model] what Q, K and V are applied to
+  std::span<const float> attended;  // [n x heads * head_dim] outputs of all heads, before O
+  // The heads that a predictor chose, in rising order; data() is null if none was asked.
+  std::span<const uint32_t> predicted;
+};
+
 class FfnObserver {
  public:
   virtual ~FfnObserver() = default;
   // On the decode thread, layers in rising order, before the FFN of the layer is added. The spans
   // are valid during the call. A pass that fails, and may be repeated, is observed all the same.
   virtual void Observe(const FfnObservation& observation) = 0;
+  // Likewise, before the attention's output is added.
+  virtual void ObserveAttention(const AttentionObservation&) {}
 };
 
 }  // namespace sluice

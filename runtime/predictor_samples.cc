@@ -9,6 +9,7 @@
 #include "io/status.h"
 #include "predictor/neuron_selector.h"
 #include "runtime/ffn_observer.h"
+#include "runtime/head_needs.h"
 #include "runtime/memory_plan.h"
 #include "runtime/tensor_ops.h"
 
@@ -22,52 +23,73 @@ class Collector : public FfnObserver {
  public:
   Collector(const SluiceFile& file, const PredictorSampler::Options& options, uint32_t first_layer,
             uint32_t n_layers)
-      : file_(file),
-        input_(options.input),
-        thresholds_(options.thresholds),
-        first_layer_(first_layer),
-        selector_(file.config()),
-        active_(file.config().d_ff) {
-    const TrainingSamples none(file.config().d_model, file.config().d_ff);
+      : file_(file), input_(options.input), first_layer_(first_layer) {
+    const TrainingSamples none(file.config().d_model, PredictorSampler::NumOutputs(file, options));
     samples_.assign(n_layers, LayerSamples{none, none, none});
   }
 
   // Which samples the tokens of the next passes belong to.
   void set_part(TrainingSamples LayerSamples::*part) { part_ = part; }
+  bool is_finite() const { return is_finite_; }
+  std::vector<LayerSamples> Take() { return std::move(samples_); }
 
-  void Observe(const FfnObservation& seen) override {
-    const std::span<const float> inputs = Inputs(seen);
+ protected:
+  // `seen` is an observation of neurons or of heads; active(t) gives those of token t, by id.
+  template <typename Observation, typename Active>
+  void Keep(const Observation& seen, Active active) {
     if (seen.layer >= first_layer_ && seen.layer - first_layer_ < samples_.size()) {
-      Keep(seen, inputs);
+      const std::span<const float> inputs = Inputs(seen);
+      const uint32_t d = file_.config().d_model;
+      for (uint32_t t = 0; t < seen.n_tokens; ++t) {
+        const auto x = inputs.subspan(size_t{t} * d, d);
+        is_finite_ =
+            is_finite_ && std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); });
+        (samples_[seen.layer - first_layer_].*part_).Add(x, active(t));
+      }
     }
     if (input_ == PredictorInput::kPrevious) {
       previous_.assign(seen.residual.begin(), seen.residual.end());
     }
   }
 
-  bool is_finite() const { return is_finite_; }
-  std::vector<LayerSamples> Take() { return std::move(samples_); }
+  const SluiceFile& file_;
 
  private:
-  std::span<const float> Inputs(const FfnObservation& seen) const {
+  template <typename Observation>
+  std::span<const float> Inputs(const Observation& seen) const {
     if (input_ == PredictorInput::kNormed) return seen.normed;
     const bool ahead = input_ == PredictorInput::kPrevious && seen.layer > 0;
     return ahead ? std::span<const float>(previous_) : seen.residual;
   }
 
-  void Keep(const FfnObservation& seen, std::span<const float> inputs) {
-    const uint32_t d = file_.config().d_model, d_ff = file_.config().d_ff;
-    TrainingSamples& samples = samples_[seen.layer - first_layer_].*part_;
-    for (uint32_t t = 0; t < seen.n_tokens; ++t) {
-      const auto x = inputs.subspan(size_t{t} * d, d);
-      is_finite_ =
-          is_finite_ && std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); });
-      const uint32_t n = Select(seen.layer, seen.gate.subspan(size_t{t} * d_ff, d_ff));
-      for (uint32_t& a : std::span(active_).first(n)) a = file_.NeuronAt(seen.layer, a);
-      samples.Add(x, std::span(active_).first(n));
-    }
+  const PredictorInput input_;
+  const uint32_t first_layer_;
+  std::vector<LayerSamples> samples_;
+  TrainingSamples LayerSamples::*part_ = &LayerSamples::train;
+  std::vector<float> previous_;  // residual of the layer before, of the tokens of the pass
+  bool is_finite_ = true;
+};
+
+class NeuronCollector : public Collector {
+ public:
+  NeuronCollector(const SluiceFile& file, const PredictorSampler::Options& options,
+                  uint32_t first_layer, uint32_t n_layers)
+      : Collector(file, options, first_layer, n_layers),
+        thresholds_(options.thresholds),
+        selector_(file.config()),
+        active_(file.config().d_ff) {}
+
+  void Observe(const FfnObservation& seen) override {
+    const uint32_t d_ff = file_.config().d_ff;
+    Keep(seen, [&](uint32_t t) {
+      const auto active =
+          std::span(active_).first(Select(seen.layer, seen.gate.subspan(size_t{t} * d_ff, d_ff)));
+      for (uint32_t& a : active) a = file_.NeuronAt(seen.layer, a);
+      return active;
+    });
   }
 
+ private:
   // Fills active_ with positions.
   uint32_t Select(uint32_t layer, std::span<const float> gate) {
     if (thresholds_.empty()) return selector_.Select({layer, gate}, active_);
@@ -81,17 +103,39 @@ class Collector : public FfnObserver {
     return n;
   }
 
-  const SluiceFile& file_;
-  const PredictorInput input_;
   const std::span<const float> thresholds_;
-  const uint32_t first_layer_;
   const ExactSelector selector_;
   std::vector<uint32_t> active_;
-  std::vector<LayerSamples> samples_;
-  TrainingSamples LayerSamples::*part_ = &LayerSamples::train;
-  std::vector<float> previous_;  // residual of the layer before, of the tokens of the pass
-  bool is_finite_ = true;
 };
+
+class HeadCollector : public Collector {
+ public:
+  HeadCollector(const SluiceFile& file, const PredictorSampler::Options& options,
+                uint32_t first_layer, uint32_t n_layers, HeadNeeds needs)
+      : Collector(file, options, first_layer, n_layers), needs_(std::move(needs)) {}
+
+  void Observe(const FfnObservation&) override {}
+  void ObserveAttention(const AttentionObservation& seen) override {
+    const size_t q_dim = file_.config().q_dim();
+    Keep(seen, [&](uint32_t t) {
+      return needs_.Select(seen.layer, seen.attended.subspan(t * q_dim, q_dim));
+    });
+  }
+
+ private:
+  HeadNeeds needs_;
+};
+
+absl::StatusOr<std::unique_ptr<Collector>> MakeCollector(const SluiceFile& file,
+                                                         const PredictorSampler::Options& options,
+                                                         uint32_t first_layer, uint32_t n_layers) {
+  if (options.head_share == 0) {
+    return std::make_unique<NeuronCollector>(file, options, first_layer, n_layers);
+  }
+  SLUICE_ASSIGN_OR_RETURN(HeadNeeds needs,
+                          HeadNeeds::Create(file, first_layer, n_layers, options.head_share));
+  return std::make_unique<HeadCollector>(file, options, first_layer, n_layers, std::move(needs));
+}
 
 }  // namespace
 
@@ -113,7 +157,7 @@ absl::StatusOr<std::unique_ptr<PredictorSampler>> PredictorSampler::Create(
 
 void PredictorSampler::ChooseRuns(const std::vector<SampleText>& text, size_t n_training) {
   const ModelConfig& config = file_.config();
-  const uint64_t one = TrainingSamples::BytesOfOne(config.d_model, config.d_ff);
+  const uint64_t one = TrainingSamples::BytesOfOne(config.d_model, NumOutputs(file_, options_));
   size_t n_tokens = 0;
   for (const SampleText& t : text) n_tokens += t.tokens.size();
   const size_t wanted =
@@ -152,14 +196,15 @@ absl::StatusOr<std::vector<LayerSamples>> PredictorSampler::Collect(uint32_t fir
   request.context = static_cast<uint32_t>(longest);
   request.n_threads = options_.n_threads;
   SLUICE_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(file_, request));
-  Collector collector(file_, options_, first_layer, n_layers);
+  SLUICE_ASSIGN_OR_RETURN(const auto collector,
+                          MakeCollector(file_, options_, first_layer, n_layers));
   DecoderOptions decoder_options;
-  decoder_options.observer = &collector;
+  decoder_options.observer = collector.get();
   SLUICE_ASSIGN_OR_RETURN(const auto decoder, Decoder::Create(file_, plan, decoder_options));
 
   size_t done = 0;
   for (const Run& run : runs_) {
-    collector.set_part(run.part);
+    collector->set_part(run.part);
     decoder->Rewind();
     for (size_t at = 0; at < run.tokens.size();) {
       const size_t n = std::min<size_t>(plan.chunk, run.tokens.size() - at);
@@ -169,11 +214,11 @@ absl::StatusOr<std::vector<LayerSamples>> PredictorSampler::Collect(uint32_t fir
       if (options_.progress) options_.progress(done, n_samples_);
     }
   }
-  if (!collector.is_finite()) {
+  if (!collector->is_finite()) {
     return absl::DataLossError(file_.path() +
                                ": gives activations that are not finite numbers; is it damaged?");
   }
-  return collector.Take();
+  return collector->Take();
 }
 
 }  // namespace sluice

@@ -1,6 +1,6 @@
 // Runs a model over text and keeps what predictors are trained on: their inputs, and the neurons
-// that were active. All of it would not fit into memory, so it comes for some layers at a time, and
-// the text is run again for the next ones.
+// that were active or the attention heads that were needed. All of it would not fit into memory, so
+// it comes for some layers at a time, and the text is run again for the next ones.
 #ifndef SLUICE_RUNTIME_PREDICTOR_SAMPLES_H_
 #define SLUICE_RUNTIME_PREDICTOR_SAMPLES_H_
 
@@ -39,6 +39,8 @@ class PredictorSampler {
     // By layer, for activations without exact zeros: a neuron counts as active where the magnitude
     // of its activation reaches it (CATS). Empty: where it is not zero.
     std::vector<float> thresholds;
+    // Above 0: samples of heads, not of neurons; see HeadNeeds. `input` is the attention's then.
+    double head_share = 0;
     uint64_t max_bytes = uint64_t{1} << 30;  // of the samples that are held at a time, about
     // Of a layer; beyond it sequences are left out, evenly over the text.
     size_t max_samples = 200'000;
@@ -52,6 +54,10 @@ class PredictorSampler {
   static absl::StatusOr<std::unique_ptr<PredictorSampler>> Create(
       const SluiceFile& file, const std::vector<SampleText>& text, const Options& options);
 
+  // Neurons of a layer, or heads.
+  static uint32_t NumOutputs(const SluiceFile& file, const Options& options) {
+    return options.head_share > 0 ? file.config().n_heads : file.config().d_ff;
+  }
   uint32_t layers_at_once() const { return layers_at_once_; }
   size_t n_samples() const { return n_samples_; }  // of a layer
   // The samples of `n_layers` layers, at most layers_at_once(). Cancelled once *stop is not 0.

@@ -38,6 +38,7 @@ uint64_t RunId(const SluiceFile& file, const std::vector<SampleText>& text,
   const TrainerOptions& o = training.trainer;
   key.Put<uint8_t>(static_cast<uint8_t>(training.sampler.input));
   for (const float t : training.sampler.thresholds) key.Put<float>(t);
+  if (training.sampler.head_share > 0) key.Put<double>(training.sampler.head_share);
   key.Put<uint64_t>(n_samples);
   key.Put<double>(o.recall);
   key.Put<double>(o.density_ratio);
@@ -62,8 +63,8 @@ class Run {
   absl::Status TakeFinished() {
     for (uint32_t l = 0; l < layers_.size(); ++l) {
       const std::string path = CheckpointPath(training_.checkpoints, l);
-      auto checkpoint =
-          PredictorCheckpoint::Load(path, file_.config().d_model, file_.config().d_ff);
+      auto checkpoint = PredictorCheckpoint::Load(
+          path, file_.config().d_model, PredictorSampler::NumOutputs(file_, training_.sampler));
       if (absl::IsNotFound(checkpoint.status())) continue;
       if (!checkpoint.ok()) return checkpoint.status();
       if (checkpoint->run != id_ || checkpoint->layer != l) {

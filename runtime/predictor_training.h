@@ -1,6 +1,6 @@
-// `sluice train`: the predictors of all layers of a model, from text that it runs over. Each layer
-// that is finished is kept on disk, so that a run that was interrupted can go on; it gives the same
-// bytes then as one that was not.
+// `sluice train`: the predictors of all layers of a model, of neurons or of heads, from text that
+// it runs over. Each layer that is finished is kept on disk, so that a run that was interrupted can
+// go on; it gives the same bytes then as one that was not.
 #ifndef SLUICE_RUNTIME_PREDICTOR_TRAINING_H_
 #define SLUICE_RUNTIME_PREDICTOR_TRAINING_H_
 

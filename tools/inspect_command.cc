@@ -78,28 +78,35 @@ std::string_view InputName(PredictorInput input) {
   return "?";
 }
 
-std::vector<uint32_t> PredictorRanks(const SluiceFile& file) {
+// `fc1` says of which predictors.
+std::vector<uint32_t> PredictorRanks(const SluiceFile& file, MatrixRole fc1) {
   std::vector<uint32_t> ranks;
   for (const MatrixEntry& m : file.directory().matrices) {
-    if (m.role == MatrixRole::kPredictor1) ranks.push_back(m.rows);
+    if (m.role == fc1) ranks.push_back(m.rows);
   }
   return ranks;
 }
 
 // Null if there are none.
-Json PredictorsJson(const SluiceFile& file) {
-  const PredictorRecord* p = file.predictor();
+Json PredictorsJson(const SluiceFile& file, const PredictorRecord* p, MatrixRole fc1) {
   if (p == nullptr) return nullptr;
   return {{"input", InputName(p->input)},
-          {"ranks", PredictorRanks(file)},
+          {"ranks", PredictorRanks(file, fc1)},
           {"thresholds", p->thresholds}};
 }
 
-std::string PredictorsText(const SluiceFile& file) {
-  const PredictorRecord* p = file.predictor();
+Json HeadPredictorsJson(const SluiceFile& file) {
+  const HeadPredictorRecord* p = file.head_predictor();
+  if (p == nullptr) return nullptr;
+  Json json = PredictorsJson(file, &p->use, MatrixRole::kHeadPredictor1);
+  json["label_share"] = p->label_share;
+  return json;
+}
+
+std::string PredictorsText(const SluiceFile& file, const PredictorRecord* p, MatrixRole fc1) {
   if (p == nullptr) return "none";
   return absl::StrFormat("input %s, rank %s, threshold %s", InputName(p->input),
-                         RangeText(PredictorRanks(file)), RangeText(p->thresholds));
+                         RangeText(PredictorRanks(file, fc1)), RangeText(p->thresholds));
 }
 
 Json ToJson(const SluiceFile& file, const TokenizerData& tokenizer) {
@@ -155,7 +162,8 @@ Json ToJson(const SluiceFile& file, const TokenizerData& tokenizer) {
         {"blob_bytes", b.blob_bytes},
         {"blobs_per_layer", b.blobs_per_layer()},
         {"layer_offsets", b.layer_offsets}}},
-      {"predictors", PredictorsJson(file)},
+      {"predictors", PredictorsJson(file, file.predictor(), MatrixRole::kPredictor1)},
+      {"head_predictors", HeadPredictorsJson(file)},
       {"tokenizer",
        {{"kind", tokenizer.kind == TokenizerKind::kSentencePiece ? "sentencepiece" : "byte bpe"},
         {"tokens", tokenizer.tokens.size()},
@@ -204,7 +212,11 @@ void Print(const SluiceFile& file, const TokenizerData& tokenizer) {
       "layer\n",
       c.n_layers, c.d_ff, WeightTypeName(b.type), b.payload_bytes(), b.stride, b.block,
       b.blobs_per_layer(), FormatBytes(b.blob_bytes));
-  absl::PrintF("predictors  %s\n", PredictorsText(file));
+  absl::PrintF("predictors  %s\n", PredictorsText(file, file.predictor(), MatrixRole::kPredictor1));
+  if (const HeadPredictorRecord* h = file.head_predictor(); h != nullptr) {
+    absl::PrintF("of heads    %s; for %g of the squared norms\n",
+                 PredictorsText(file, &h->use, MatrixRole::kHeadPredictor1), h->label_share);
+  }
   absl::PrintF("source      %s (%s), written by %s\n", p.source_name, p.source_types, p.writer);
   const std::string gate = c.gated ? absl::StrFormat("gate %.2e, ", p.gate_error) : "";
   absl::PrintF("packing     relative error: resident %.2e, %sup %.2e, down %.2e\n",

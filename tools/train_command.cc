@@ -29,9 +29,13 @@ namespace {
 struct TrainFlags {
   std::string model, profile, out, input = "residual", memory = "1G";
   std::optional<std::string> budget;
-  double recall = 0.95, density_ratio = 2.0, share = 0.1;
+  double recall = 0.95, density_ratio = 2.0, head_share = 0.95;
+  std::optional<double> share;
   int64_t seed = 0, epochs = 10, samples = 200'000, threads = -1;
-  bool resume = false, force = false, json = false;
+  bool heads = false, resume = false, force = false, json = false;
+
+  // Of the model's bytes, for all predictors. Heads are few: much smaller ones will do.
+  double size() const { return share.value_or(heads ? 0.02 : 0.1); }
 };
 
 absl::StatusOr<PredictorInput> ParseInput(const std::string& text) {
@@ -71,16 +75,21 @@ absl::Status ReadFlags(TrainFlags& flags, PredictorTraining* training) {
     return absl::InvalidArgumentError(
         absl::StrFormat("--density is %g; it must be at least 1", flags.density_ratio));
   }
-  if (!(flags.share > 0 && flags.share <= 1)) {
+  if (!(flags.size() > 0 && flags.size() <= 1)) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("--size is %g; it must be above 0 and at most 1", flags.share));
+        absl::StrFormat("--size is %g; it must be above 0 and at most 1", flags.size()));
   }
+  if (!(flags.head_share > 0 && flags.head_share <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--head-share is %g; it must be above 0 and at most 1", flags.head_share));
+  }
+  training->sampler.head_share = flags.heads ? flags.head_share : 0;
   training->sampler.max_samples = static_cast<size_t>(flags.samples);
   training->trainer.recall = flags.recall;
   training->trainer.density_ratio = flags.density_ratio;
   training->trainer.epochs = static_cast<uint32_t>(flags.epochs);
   training->trainer.seed = static_cast<uint64_t>(flags.seed);
-  training->share = flags.share;
+  training->share = flags.size();
   if (flags.out.empty()) flags.out = DefaultOut(flags.model);
   training->checkpoints = flags.out + ".train";
   training->resume = flags.resume;
@@ -88,9 +97,15 @@ absl::Status ReadFlags(TrainFlags& flags, PredictorTraining* training) {
 }
 
 absl::StatusOr<std::vector<SampleText>> TextOf(const ActivationProfile& profile,
-                                               const SluiceFile& file, const std::string& source) {
-  SLUICE_RETURN_IF_ERROR(profile.CheckModel(file, source));
-  if (!file.config().sparse() && profile.thresholds().empty()) {
+                                               const SluiceFile& file, const TrainFlags& flags) {
+  SLUICE_RETURN_IF_ERROR(profile.CheckModel(file, flags.profile));
+  if (flags.heads && file.predictor() == nullptr) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "%s: has no predictors of neurons, beside which those of heads are used; make them first, "
+        "with sluice train without --heads",
+        file.path()));
+  }
+  if (!flags.heads && !file.config().sparse() && profile.thresholds().empty()) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "%s: activation %s gives no exact zeros, so there is nothing to predict; profile it with "
         "--sparsify",
@@ -104,25 +119,33 @@ absl::StatusOr<std::vector<SampleText>> TextOf(const ActivationProfile& profile,
   return text;
 }
 
-// The model with its predictors, and with its neurons in the order of the profile.
+// The model with its predictors: of neurons, and with its neurons in the order of the profile; or
+// of heads, and with all else as it was.
 absl::Status WriteOut(const SluiceFile& file, const ActivationProfile& profile,
                       const TrainFlags& flags, const PredictorTraining& training,
                       const std::vector<PredictorCheckpoint>& layers, const StopSignals& signals) {
   std::vector<PredictorWeights> weights;
   RelayoutOptions options;
-  options.predictor_record.input = training.sampler.input;
+  PredictorRecord record;
+  record.input = training.sampler.input;
   for (const PredictorCheckpoint& l : layers) {
     weights.push_back({l.predictor.rank, l.predictor.fc1, l.predictor.fc2});
-    options.predictor_record.thresholds.push_back(l.predictor.threshold);
+    record.thresholds.push_back(l.predictor.threshold);
   }
-  options.predictors = weights;
   options.overwrite = flags.force;
-  SLUICE_ASSIGN_OR_RETURN(
-      const ProfileOrder order,
-      OrderByProfile(profile, training.sampler.n_threads,
-                     [&](uint32_t, uint32_t) { return signals.received() == 0; }));
-  options.order = order.order;
-  options.activity = &order.activity;
+  ProfileOrder order;
+  if (flags.heads) {
+    options.head_predictors = weights;
+    options.head_predictor_record = {record, static_cast<float>(flags.head_share)};
+  } else {
+    options.predictors = weights;
+    options.predictor_record = record;
+    SLUICE_ASSIGN_OR_RETURN(
+        order, OrderByProfile(profile, training.sampler.n_threads,
+                              [&](uint32_t, uint32_t) { return signals.received() == 0; }));
+    options.order = order.order;
+    options.activity = &order.activity;
+  }
   ProgressLine line("write");
   options.progress = [&](uint64_t done, uint64_t total) {
     line.Update(done, total);
@@ -155,12 +178,12 @@ class Train {
     const uint64_t begin_ns = NowNs();
     SLUICE_ASSIGN_OR_RETURN(const auto file, SluiceFile::Open(flags_.model));
     SLUICE_ASSIGN_OR_RETURN(const auto profile, ActivationProfile::Load(flags_.profile));
-    SLUICE_ASSIGN_OR_RETURN(const auto text, TextOf(profile, *file, flags_.profile));
+    SLUICE_ASSIGN_OR_RETURN(const auto text, TextOf(profile, *file, flags_));
     if (SameFile(flags_.model, flags_.out)) {
       return absl::InvalidArgumentError(flags_.out + ": is the model that is read; name another");
     }
     {  // What makes writing impossible is said before hours of training.
-      const auto size = static_cast<double>(file->file_size()) * (1 + flags_.share);
+      const auto size = static_cast<double>(file->file_size()) * (1 + flags_.size());
       SLUICE_RETURN_IF_ERROR(
           AtomicFile::Create(flags_.out, {.overwrite = flags_.force,
                                           .expected_bytes = static_cast<uint64_t>(size)})
@@ -173,7 +196,9 @@ class Train {
           "begins anew",
           training_.checkpoints));
     }
-    training_.sampler.thresholds.assign(profile.thresholds().begin(), profile.thresholds().end());
+    if (!flags_.heads) {
+      training_.sampler.thresholds.assign(profile.thresholds().begin(), profile.thresholds().end());
+    }
     training_.sampler.stop = &signals.received();
     training_.sampler.progress = [&](size_t done, size_t n_tokens) {
       status_.Show(absl::StrFormat("running the text, token %u of %u", done, n_tokens));
@@ -198,11 +223,12 @@ class Train {
     report_.out = flags_.out;
     report_.input = flags_.input;
     report_.d_model = file->config().d_model;
-    report_.d_ff = file->config().d_ff;
+    report_.n_outputs = PredictorSampler::NumOutputs(*file, training_.sampler);
+    report_.what = flags_.heads ? "heads" : "neurons";
     report_.model_bytes = file->file_size();
     report_.recall = flags_.recall;
     report_.density_ratio = flags_.density_ratio;
-    report_.share = flags_.share;
+    report_.share = flags_.size();
     report_.seconds = static_cast<double>(NowNs() - begin_ns) / 1e9;
     return absl::OkStatus();
   }
@@ -249,7 +275,8 @@ void RegisterTrain(CLI::App& app, std::function<int()>* action) {
   CLI::App* cmd = app.add_subcommand(
       "train",
       "Train predictors of active neurons on a profile's text; write a model with them, and with "
-      "its neurons in the order of the profile");
+      "its neurons in the order of the profile. With --heads: predictors of attention heads, for a "
+      "model that has those of neurons");
   cmd->add_option("-m,--model", flags->model, "Model file")->required()->check(NotEmpty());
   cmd->add_option("--profile", flags->profile, "Profile of this model, of sluice profile")
       ->required()
@@ -260,13 +287,22 @@ void RegisterTrain(CLI::App& app, std::function<int()>* action) {
                   "What predictors look at: normed (the FFN's input), residual (before its norm), "
                   "previous (that of the layer before: reads can begin a layer ahead)")
       ->capture_default_str();
+  cmd->add_flag(
+      "--heads", flags->heads,
+      "Train predictors of the attention heads that a token needs; --input is then of the "
+      "attention, and for neurons below read heads");
+  cmd->add_option("--head-share", flags->head_share,
+                  "With --heads: a token needs the fewest heads that make up this share of the sum "
+                  "of all heads' squared norms, of what each adds to the residual")
+      ->capture_default_str();
   cmd->add_option("--recall", flags->recall, "Share of the active neurons to find")
       ->capture_default_str();
   cmd->add_option("--density", flags->density_ratio,
                   "How many neurons may be predicted for an active one, if the size allows")
       ->capture_default_str();
-  cmd->add_option("--size", flags->share, "Size of all predictors, at most, as share of the model")
-      ->capture_default_str();
+  cmd->add_option(
+      "--size", flags->share,
+      "Size of all predictors, at most, as share of the model (default: 0.1, of heads 0.02)");
   cmd->add_option("--samples", flags->samples, "Tokens to train and judge on, at most")
       ->capture_default_str();
   cmd->add_option("--epochs", flags->epochs, "Times that a rank sees all samples, at most")

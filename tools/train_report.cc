@@ -10,7 +10,7 @@ namespace sluice {
 namespace {
 
 uint64_t BytesOf(const TrainReport& report, const PredictorCheckpoint& layer) {
-  return PackedPredictor::BytesFor(report.d_model, layer.predictor.rank, report.d_ff);
+  return PackedPredictor::BytesFor(report.d_model, layer.predictor.rank, report.n_outputs);
 }
 
 struct Totals {
@@ -58,9 +58,9 @@ std::string LayerLine(const PredictorCheckpoint& layer) {
 
 std::string TrainTable(const TrainReport& report) {
   std::string text = absl::StrFormat(
-      "%s: predictors on the %s input; held-out text\n"
+      "%s: predictors of %s on the %s input; held-out text\n"
       "layer  rank    recall  precision    active  predicted  ratio        size\n",
-      report.out, report.input);
+      report.out, report.what, report.input);
   for (const PredictorCheckpoint& l : report.layers) {
     text += Row(absl::StrCat(l.layer), absl::StrCat(l.predictor.rank), l.quality,
                 BytesOf(report, l), l.meets_targets ? "" : "  *");
@@ -69,10 +69,10 @@ std::string TrainTable(const TrainReport& report) {
   text += Row("all", "", t.quality, t.bytes, "");
   if (t.n_missed > 0) {
     absl::StrAppendFormat(&text,
-                          "* more than %g neurons predicted for an active one: no predictor within "
+                          "* more than %g %s predicted for an active one: no predictor within "
                           "the size does better at this recall; give a larger --size, a lower "
                           "--recall, more text or more --epochs\n",
-                          report.density_ratio);
+                          report.density_ratio, report.what);
   }
   absl::StrAppendFormat(
       &text, "%.2f %% of the model's bytes; trained in %.0f s\n",
@@ -85,6 +85,7 @@ std::string TrainJson(const TrainReport& report) {
   const Totals t = TotalsOf(report);
   nlohmann::json json = {
       {"out", report.out},
+      {"predicts", report.what},
       {"input", report.input},
       {"targets",
        {{"recall", report.recall},

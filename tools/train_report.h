@@ -12,7 +12,8 @@ namespace sluice {
 
 struct TrainReport {
   std::string out, input;
-  uint32_t d_model = 0, d_ff = 0;
+  std::string what = "neurons";  // that are predicted, or "heads"
+  uint32_t d_model = 0, n_outputs = 0;
   uint64_t model_bytes = 0;
   double recall = 0, density_ratio = 0, share = 0;  // the targets
   double seconds = 0;                               // of this run
