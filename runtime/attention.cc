@@ -24,8 +24,7 @@ size_t Attention::KvBytes(const ModelConfig& config, uint32_t context) {
 }
 
 size_t Attention::ScratchBytes(const ModelConfig& config, const Size& size, int n_threads) {
-  return ScoreBytes(config, size.context, n_threads) +
-         size_t{size.max_tokens} * config.head_dim * sizeof(float);
+  return ScoreBytes(config, size.context, n_threads) + NumAngles(config, size) * sizeof(float);
 }
 
 absl::StatusOr<std::unique_ptr<Attention>> Attention::Create(const ModelConfig& config,
@@ -37,78 +36,86 @@ absl::StatusOr<std::unique_ptr<Attention>> Attention::Create(const ModelConfig& 
   SLUICE_ASSIGN_OR_RETURN(a->kv_, AlignedBuffer::Allocate(KvBytes(config, size.context)));
   SLUICE_ASSIGN_OR_RETURN(
       a->scores_, AlignedBuffer::Allocate(ScoreBytes(config, size.context, pool.n_threads())));
-  a->cos_sin_.resize(size_t{size.max_tokens} * config.head_dim);
+  a->cos_sin_.resize(NumAngles(config, size));
   return a;
-}
-
-void Attention::Store(uint32_t layer, uint32_t position, const float* k, const float* v) {
-  for (uint32_t h = 0; h < config_.n_kv_heads; ++h) {
-    const size_t at = position * row_bytes();
-    EncodeRow(WeightType::kF16, {k + h * config_.head_dim, config_.head_dim},
-              {keys(layer, h) + at, row_bytes()});
-    EncodeRow(WeightType::kF16, {v + h * config_.head_dim, config_.head_dim},
-              {values(layer, h) + at, row_bytes()});
-  }
 }
 
 void Attention::SetPositions(uint32_t first, uint32_t n) {
   first_ = first;
   n_ = n;
-  const size_t d = config_.head_dim;
-  for (uint32_t t = 0; t < n; ++t) {
-    rope_.Angles(first + t, std::span(cos_sin_).subspan(t * d, d));
-  }
+  for (uint32_t t = 0; t < n; ++t) rope_.Angles(first + t, angles(first + t));
 }
 
-void Attention::Run(uint32_t layer, float* q, float* k, const float* v, float* out) {
-  const uint32_t q_dim = config_.q_dim(), kv_dim = config_.kv_dim();
-  const size_t token_grain = WorthwhileGrain((q_dim + 2 * kv_dim) * sizeof(float), 1);
-  pool_.Run(n_, token_grain, [&](size_t begin, size_t end, int) {
+void Attention::StoreHead(uint32_t layer, uint32_t kv_head, uint32_t position, float* k,
+                          const float* v) {
+  const uint32_t d = config_.head_dim;
+  const size_t at = position * row_bytes();
+  rope_.Apply(angles(position), {k, d});
+  EncodeRow(WeightType::kF16, {k, d}, {keys(layer, kv_head) + at, row_bytes()});
+  EncodeRow(WeightType::kF16, {v, d}, {values(layer, kv_head) + at, row_bytes()});
+}
+
+void Attention::Store(uint32_t layer, float* k, const float* v) {
+  const uint32_t d = config_.head_dim, kv_dim = config_.kv_dim();
+  pool_.Run(n_, WorthwhileGrain(2 * kv_dim * sizeof(float), 1), [&](size_t begin, size_t end, int) {
     for (size_t t = begin; t < end; ++t) {
-      const uint32_t position = first_ + static_cast<uint32_t>(t);
-      const auto cos_sin = std::span(cos_sin_).subspan(t * config_.head_dim, config_.head_dim);
-      rope_.Apply(cos_sin, {q + t * q_dim, q_dim});
-      rope_.Apply(cos_sin, {k + t * kv_dim, kv_dim});
-      Store(layer, position, k + t * kv_dim, v + t * kv_dim);
+      for (uint32_t h = 0; h < config_.n_kv_heads; ++h) {
+        const size_t at = t * kv_dim + size_t{h} * d;
+        StoreHead(layer, h, first_ + static_cast<uint32_t>(t), k + at, v + at);
+      }
     }
   });
+}
+
+void Attention::Attend(uint32_t layer, std::span<const uint32_t> heads, float* q, float* out) {
+  const uint32_t d = config_.head_dim;
   const uint32_t group = config_.n_heads / config_.n_kv_heads;
-  const size_t head_grain = WorthwhileGrain(2 * (first_ + n_) * row_bytes() * group, 1);
-  pool_.Run(size_t{n_} * config_.n_kv_heads, head_grain, [&](size_t begin, size_t end, int thread) {
+  const size_t grain = WorthwhileGrain(2 * (first_ + n_) * row_bytes() * group, 1);
+  pool_.Run(size_t{n_} * config_.n_kv_heads, grain, [&](size_t begin, size_t end, int thread) {
     float* scores =
         reinterpret_cast<float*>(scores_.data()) + static_cast<size_t>(thread) * group * context_;
     for (size_t item = begin; item < end; ++item) {
       const auto t = static_cast<uint32_t>(item / config_.n_kv_heads);
-      const auto head = static_cast<uint32_t>(item % config_.n_kv_heads);
-      const size_t at = size_t{t} * q_dim + size_t{head} * group * config_.head_dim;
-      AttendHeads(layer, head, first_ + t + 1, q + at, scores, out + at);
+      const auto kv_head = static_cast<uint32_t>(item % config_.n_kv_heads);
+      const auto first = std::lower_bound(heads.begin(), heads.end(), kv_head * group);
+      const auto of_group =
+          std::span(first, std::lower_bound(first, heads.end(), (kv_head + 1) * group));
+      if (of_group.empty()) continue;
+      const auto place = static_cast<size_t>(first - heads.begin());
+      float* q_group = q + (t * heads.size() + place) * d;
+      rope_.Apply(angles(first_ + t), {q_group, of_group.size() * d});
+      AttendHeads(layer, kv_head, first_ + t + 1, of_group, q_group, scores,
+                  out + size_t{t} * config_.q_dim());
     }
   });
 }
 
-void Attention::AttendHeads(uint32_t layer, uint32_t kv_head, uint32_t n_positions, const float* q,
-                            float* scores, float* out) const {
+// q has the heads one after another, out [q_dim] those of a token at their places.
+void Attention::AttendHeads(uint32_t layer, uint32_t kv_head, uint32_t n_positions,
+                            std::span<const uint32_t> heads, const float* q, float* scores,
+                            float* out) const {
   const auto f16 = static_cast<size_t>(WeightType::kF16);
   const uint32_t d = config_.head_dim;
-  const uint32_t group = config_.n_heads / config_.n_kv_heads;
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
   RowSet rows;
   rows.stride = row_bytes();
   rows.n_rows = n_positions;
   rows.base = keys(layer, kv_head);
   VectorView views[kMaxGroup];
-  for (uint32_t g = 0; g < group; g += kMaxGroup) {
-    const uint32_t count = std::min(kMaxGroup, group - g);
-    for (uint32_t i = 0; i < count; ++i) views[i].f = q + (g + i) * d;
+  const auto n = static_cast<uint32_t>(heads.size());
+  for (uint32_t g = 0; g < n; g += kMaxGroup) {
+    const uint32_t count = std::min(kMaxGroup, n - g);
+    for (uint32_t i = 0; i < count; ++i) views[i].f = q + size_t{g + i} * d;
     kernels_.dot[f16](rows, d, views, count, scores + size_t{g} * context_, context_);
   }
   rows.base = values(layer, kv_head);
-  for (uint32_t g = 0; g < group; ++g) {
+  for (uint32_t g = 0; g < n; ++g) {
     const auto head_scores = std::span(scores + size_t{g} * context_, n_positions);
     for (float& s : head_scores) s *= scale;
     SoftmaxInPlace(head_scores);
-    std::fill_n(out + g * d, d, 0.0f);
-    kernels_.axpy[f16](rows, d, head_scores.data(), 0, d, out + g * d);
+    float* head_out = out + size_t{heads[g]} * d;
+    std::fill_n(head_out, d, 0.0f);
+    kernels_.axpy[f16](rows, d, head_scores.data(), 0, d, head_out);
   }
 }
 

@@ -18,6 +18,7 @@
 #include "runtime/ffn_observer.h"
 #include "runtime/kernels/kernels.h"
 #include "runtime/memory_plan.h"
+#include "runtime/predicted_heads.h"
 #include "runtime/thread_pool.h"
 #include "runtime/weight_store.h"
 
@@ -37,12 +38,18 @@ class AttentionLayer {
   // plan.
   static absl::StatusOr<std::unique_ptr<AttentionLayer>> Create(
       const SluiceFile& file, const MemoryPlan& plan, const KernelTable& kernels, ThreadPool& pool,
-      WeightStore& store, Activations& activations, FfnObserver* observer);
+      WeightStore& store, const WeightIo& io, Activations& activations, FfnObserver* observer);
 
-  // The tokens of this pass have the positions first .. first + n - 1.
-  void SetPositions(uint32_t first, uint32_t n) { attention_->SetPositions(first, n); }
+  // The tokens of this pass have the positions first .. first + n - 1. `predicts`: it is a single
+  // token, for which heads are chosen if that was asked for.
+  void BeginPass(uint32_t first, uint32_t n, bool predicts);
   // out [n x d_model] of the tokens of the pass. Layers in order.
   absl::Status Run(uint32_t layer, const AttentionInput& in, float* out);
+
+  bool predicts_heads() const { return heads_ != nullptr; }
+  HeadStats head_stats() const { return heads_ != nullptr ? heads_->stats() : HeadStats{}; }
+  // Layers of which no single heads can be had, since Q, K or V pass through the stream ring.
+  uint32_t n_whole_layers() const;
 
   // Outputs of the heads for the tokens of the last Run, [n x heads * head_dim].
   std::span<const float> attended() const { return attended_; }
@@ -55,6 +62,13 @@ class AttentionLayer {
                  ThreadPool& pool, WeightStore& store, Activations& activations,
                  FfnObserver* observer);
 
+  absl::Status Multiply(MatrixRole role, uint32_t layer, std::span<const VectorView> x, float* out,
+                        size_t width);
+  absl::Status AttendWithAll(uint32_t layer, const AttentionInput& in);
+  absl::Status AttendWithChosen(uint32_t layer, const AttentionInput& in);
+  absl::Status MakeAll(uint32_t layer, std::span<const VectorView> x);
+  void Show(uint32_t layer, const AttentionInput& in, std::span<const uint32_t> predicted) const;
+
   const SluiceFile& file_;
   const ModelConfig& config_;
   const KernelTable& kernels_;
@@ -63,6 +77,10 @@ class AttentionLayer {
   Activations& activations_;
   FfnObserver* const observer_;
   std::unique_ptr<Attention> attention_;
+  std::unique_ptr<PredictedHeads> heads_;  // where heads are predicted
+  uint32_t first_ = 0, n_ = 0;             // positions of the pass
+  bool predicts_ = false;                  // in this pass
+  std::vector<uint32_t> all_heads_;
   std::vector<float> q_, k_, v_, attended_;  // [chunk x width] each
 };
 

@@ -151,8 +151,9 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   observer_ = options.observer;
   activations_ =
       std::make_unique<Activations>(plan_.chunk, std::max(config_.d_model, config_.q_dim()));
-  SLUICE_ASSIGN_OR_RETURN(attention_, AttentionLayer::Create(file_, plan_, *kernels_, *pool_,
-                                                             *store_, *activations_, observer_));
+  SLUICE_ASSIGN_OR_RETURN(attention_,
+                          AttentionLayer::Create(file_, plan_, *kernels_, *pool_, *store_, *io_,
+                                                 *activations_, observer_));
   selector_ = std::make_unique<ExactSelector>(config_);
   ffn_ = std::make_unique<FfnContext>(
       FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_, map_checked_});
@@ -180,7 +181,8 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
 
 void Decoder::MakeFfns(const DecoderOptions& options) {
   if (plan_.request.mode == DecodeMode::kPredicted) {
-    predictor_ = std::make_unique<NeuronPredictor>(file_, *kernels_, *pool_, *store_);
+    predictor_ = std::make_unique<NeuronPredictor>(file_, PredictedPart::kNeurons, *kernels_,
+                                                   *pool_, *store_);
     if (options.look_ahead && CanLookAhead(file_, plan_)) {
       look_ahead_ = std::make_unique<LookAhead>(*ffn_);
     }
@@ -230,6 +232,10 @@ void Decoder::ListPieces(bool demand, std::vector<StreamPiece>& pieces) const {
     if (layer < config_.n_layers) store_->AppendPieces(file_.MatrixIndex(role, layer), pieces);
   };
   for (uint32_t l = 0; l < config_.n_layers; ++l) {
+    if (predicts && attention_->predicts_heads()) {
+      for (const MatrixRole r : {MatrixRole::kHeadPredictor1, MatrixRole::kHeadPredictor2})
+        add(r, l);
+    }
     for (const MatrixRole r : {MatrixRole::kQ, MatrixRole::kK, MatrixRole::kV, MatrixRole::kO}) {
       add(r, l);
     }
@@ -292,7 +298,7 @@ absl::Status Decoder::RunPass(std::span<const int32_t> tokens, const Pass& pass,
     CancelReads();
     BeginPass(pass);
   }
-  attention_->SetPositions(position_, n);
+  attention_->BeginPass(position_, n, predicts());
   SLUICE_RETURN_IF_ERROR(store_->Embed(tokens, x_.data()));
   AddLearnedPositions(file_, position_, n, x_.data());
   for (uint32_t l = 0; l < config_.n_layers; ++l) {

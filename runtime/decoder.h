@@ -66,6 +66,9 @@ struct DecoderStats {
   // Of the tokens that went neuron by neuron: active, of how many; and those of the active ones
   // that fired, which is all of them unless a predictor chose or the activation is dReLU.
   uint64_t active_neurons = 0, gated_neurons = 0, firing_neurons = 0;
+  // Of the tokens for which predictors of heads were asked: attention heads, those that were
+  // computed, and positions of KV heads whose K and V were made later than at once.
+  uint64_t heads = 0, chosen_heads = 0, late_keys = 0;
   LookAheadStats look_ahead;  // bundles read a layer ahead
   uint64_t skipped = 0;       // predicted neurons left out, see DecoderOptions::miss_skip
   uint64_t flash_bytes = 0, flash_operations = 0;  // 0 if mapped: the kernel reads
@@ -149,6 +152,7 @@ class Decoder {
                                    uint32_t first, uint32_t n);
   std::string ModeNote() const;
   std::string LookAheadNote() const;
+  std::string HeadsNote() const;
 
   const SluiceFile& file_;
   const ModelConfig& config_;

@@ -13,6 +13,9 @@ DecoderStats DecoderStats::operator-(const DecoderStats& before) const {
   d.active_neurons -= before.active_neurons;
   d.gated_neurons -= before.gated_neurons;
   d.firing_neurons -= before.firing_neurons;
+  d.heads -= before.heads;
+  d.chosen_heads -= before.chosen_heads;
+  d.late_keys -= before.late_keys;
   d.look_ahead.reads -= before.look_ahead.reads;
   d.look_ahead.needed -= before.look_ahead.needed;
   d.look_ahead.in_time -= before.look_ahead.in_time;
@@ -43,6 +46,11 @@ DecoderStats Decoder::stats() const {
     s.skipped = predicted_ffn_->n_skipped();
     s.predictor_ns = predicted_ffn_->predictor_ns();
   }
+  const HeadStats heads = attention_->head_stats();
+  s.heads = heads.heads;
+  s.chosen_heads = heads.chosen;
+  s.late_keys = heads.made_later;
+  s.predictor_ns += heads.predictor_ns;
   const IoStats io = io_->io_stats();
   s.flash_bytes = io.bytes;
   s.flash_operations = io.operations;
@@ -58,6 +66,16 @@ std::string Decoder::LookAheadNote() const {
   return "bundles are not read ahead";
 }
 
+std::string Decoder::HeadsNote() const {
+  if (!attention_->predicts_heads()) return "";
+  const uint32_t n_whole = attention_->n_whole_layers();
+  if (n_whole == 0) return "; attention heads predicted too";
+  return absl::StrFormat(
+      "; attention heads predicted too; Q, K and V of %u of %u layers are streamed, and computed "
+      "whole",
+      n_whole, config_.n_layers);
+}
+
 std::string Decoder::ModeNote() const {
   switch (plan_.request.mode) {
     case DecodeMode::kDense:
@@ -67,7 +85,7 @@ std::string Decoder::ModeNote() const {
       return absl::StrFormat("exact (activation %s gives no exact zeros: every neuron is needed)",
                              ActivationName(config_.activation));
     case DecodeMode::kPredicted:
-      return absl::StrCat("predicted; prompts dense; ", LookAheadNote());
+      return absl::StrCat("predicted; prompts dense; ", LookAheadNote(), HeadsNote());
   }
   return "?";
 }

@@ -23,6 +23,7 @@ class HeadNeeds {
   static absl::StatusOr<HeadNeeds> Create(const SluiceFile& file, uint32_t first_layer,
                                           uint32_t n_layers, double share);
 
+  uint32_t n_heads() const { return config_->n_heads; }
   // The heads that are needed, in rising order, of the outputs [heads * head_dim] of all heads of
   // one token; valid until the next call.
   std::span<const uint32_t> Select(uint32_t layer, std::span<const float> attended);

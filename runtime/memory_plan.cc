@@ -43,7 +43,7 @@ uint64_t ChunkBytes(const ModelConfig& c, uint32_t chunk, int n_threads) {
 
 // Head and attention matrices, predictors or gates, in the order in which they are given DRAM:
 // every prefix is spread evenly over the layers, so that streaming is spread evenly too.
-enum class Residency { kAttention, kPredictors, kGates };
+enum class Residency { kAttention, kPredictors, kHeadPredictors, kGates };
 
 std::vector<uint32_t> ResidencyOrder(const SluiceFile& file, Residency which) {
   const ModelConfig& c = file.config();
@@ -69,6 +69,9 @@ std::vector<uint32_t> ResidencyOrder(const SluiceFile& file, Residency which) {
       break;
     case Residency::kPredictors:
       add({MatrixRole::kPredictor1, MatrixRole::kPredictor2});
+      break;
+    case Residency::kHeadPredictors:
+      add({MatrixRole::kHeadPredictor1, MatrixRole::kHeadPredictor2});
       break;
     case Residency::kGates:
       add({MatrixRole::kGate});
@@ -102,6 +105,12 @@ class Planner {
           "%s: has no predictors; make them with sluice train, or take --mode exact",
           file_.path()));
     }
+    if (request_.predicts_heads() && file_.head_predictor() == nullptr) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "%s: has no predictors of attention heads; make them with sluice train --heads, or leave "
+          "out --predict-heads",
+          file_.path()));
+    }
     if (config_.learned_positions && request_.context > config_.context_length) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "%s: a context of %u tokens was asked for, but the model has learned %u positions and no "
@@ -133,6 +142,9 @@ class Planner {
     GiveToMatrices(ResidencyOrder(file_, Residency::kAttention));
     if (request_.mode == DecodeMode::kPredicted) {
       GiveToMatrices(ResidencyOrder(file_, Residency::kPredictors));
+      if (request_.predict_heads) {
+        GiveToMatrices(ResidencyOrder(file_, Residency::kHeadPredictors));
+      }
       GiveToCache(100);  // gates are for prompts only: bundles have their own
     } else if (IsSparse(request_.mode, config_)) {
       GiveToCache(kHotPercent);
@@ -158,7 +170,11 @@ class Planner {
   }
   uint64_t FixedBytes() const {
     return file_.memory_bytes() + request_.tokenizer_bytes +
-           Attention::KvBytes(config_, request_.context);
+           Attention::KvBytes(config_, request_.context) + KeptInputBytes();
+  }
+  // For K and V that are made later.
+  uint64_t KeptInputBytes() const {
+    return request_.predicts_heads() ? PredictedHeads::KeptBytes(file_, request_.context) : 0;
   }
   uint64_t LogitsBytes() const { return config_.vocab_size * sizeof(float); }
   uint64_t SamplingBytes() const {
@@ -190,12 +206,15 @@ class Planner {
     return LookAhead::Bytes(config_.d_ff, n_slots);
   }
   uint64_t AttentionScratchBytes() const {
-    return Attention::ScratchBytes(config_, {request_.context, plan_.chunk}, request_.n_threads);
+    const Attention::Size size = {request_.context, plan_.chunk, request_.predicts_heads()};
+    return Attention::ScratchBytes(config_, size, request_.n_threads);
   }
   uint64_t PredictorBytes() const {
     if (request_.mode != DecodeMode::kPredicted) return 0;
-    return NeuronPredictor::ScratchBytes(file_) + PredictedFfn::ScratchBytes(file_.bundles()) +
-           LookAheadBytes(plan_.n_slots);
+    const uint64_t heads =
+        request_.predict_heads ? PredictedHeads::ScratchBytes(file_) : uint64_t{0};
+    return heads + NeuronPredictor::ScratchBytes(file_, PredictedPart::kNeurons) +
+           PredictedFfn::ScratchBytes(file_.bundles()) + LookAheadBytes(plan_.n_slots);
   }
   uint64_t CacheBytes() const {
     return NeuronCache::FixedBytes(shape_) + plan_.n_slots * NeuronCache::BytesPerSlot(shape_);
@@ -261,8 +280,8 @@ class Planner {
   }
 
   bool IsUsed(const MatrixEntry& m) const {
-    const bool predicts = m.role == MatrixRole::kPredictor1 || m.role == MatrixRole::kPredictor2;
-    return !predicts || request_.mode == DecodeMode::kPredicted;
+    if (m.role >= MatrixRole::kHeadPredictor1) return request_.predicts_heads();
+    return !IsPredictor(m.role) || request_.mode == DecodeMode::kPredicted;
   }
   void HoldEverything() {
     for (size_t i = 0; i < plan_.resident.size(); ++i) plan_.resident[i] = IsUsed(file_.matrix(i));
@@ -301,6 +320,9 @@ class Planner {
             : absl::StrFormat("%u of %u bundles", plan_.n_slots, config_.n_layers * config_.d_ff));
     add("KV cache", Attention::KvBytes(config_, request_.context),
         absl::StrFormat("%u positions", request_.context));
+    if (request_.predicts_heads()) {
+      add("inputs of skipped heads", KeptInputBytes(), "for K and V that are made later");
+    }
     add("scratch", ScratchBytes(), absl::StrFormat("prompt chunks of %u tokens", plan_.chunk));
     add("reading", StreamBytes(),
         request_.mapped

@@ -39,7 +39,10 @@ struct PlanRequest {
   uint32_t logit_rows = 1;       // tokens whose logits are computed together, at most
   int n_threads = 1;
   uint64_t tokenizer_bytes = 0;
+  bool predict_heads = false;  // in predicted mode, attention heads too; see PredictedHeads
   bool mapped = false;  // weights are used where the kernel maps them: the plan holds only the rest
+
+  bool predicts_heads() const { return predict_heads && mode == DecodeMode::kPredicted; }
 };
 
 struct PlanItem {
@@ -67,7 +70,8 @@ struct MemoryPlan {
 };
 
 // ResourceExhausted naming the minimum if the budget is below it, FailedPrecondition for predicted
-// mode and a file without predictors, InvalidArgument for more positions than a model has learned.
+// mode, or prediction of heads, and a file without predictors for it, InvalidArgument for more
+// positions than a model has learned.
 absl::StatusOr<MemoryPlan> PlanMemory(const SluiceFile& file, const PlanRequest& request);
 
 // The most pieces that a pass streams where misses are read one by one, and where all bundles pass.

@@ -7,46 +7,61 @@
 namespace sluice {
 namespace {
 
-uint32_t MaxRank(const SluiceFile& file) {
+MatrixRole Fc1(PredictedPart part) {
+  return part == PredictedPart::kHeads ? MatrixRole::kHeadPredictor1 : MatrixRole::kPredictor1;
+}
+MatrixRole Fc2(PredictedPart part) {
+  return part == PredictedPart::kHeads ? MatrixRole::kHeadPredictor2 : MatrixRole::kPredictor2;
+}
+
+uint32_t NumOutputs(const SluiceFile& file, PredictedPart part) {
+  return part == PredictedPart::kHeads ? file.config().n_heads : file.config().d_ff;
+}
+
+uint32_t MaxRank(const SluiceFile& file, PredictedPart part) {
   uint32_t rank = 0;
   for (const MatrixEntry& m : file.directory().matrices) {
-    if (m.role == MatrixRole::kPredictor1) rank = std::max(rank, m.rows);
+    if (m.role == Fc1(part)) rank = std::max(rank, m.rows);
   }
   return rank;
 }
 
 }  // namespace
 
-NeuronPredictor::NeuronPredictor(const SluiceFile& file, const KernelTable& kernels,
-                                 ThreadPool& pool, WeightStore& store)
+NeuronPredictor::NeuronPredictor(const SluiceFile& file, PredictedPart part,
+                                 const KernelTable& kernels, ThreadPool& pool, WeightStore& store)
     : file_(file),
+      record_(part == PredictedPart::kHeads ? file.head_predictor()->use : *file.predictor()),
+      fc1_(Fc1(part)),
+      fc2_(Fc2(part)),
       kernels_(kernels),
       pool_(pool),
       store_(store),
       input_(1, file.config().d_model),
-      hidden_(1, MaxRank(file)),
-      inner_(MaxRank(file)),
-      logits_(file.config().d_ff) {}
+      hidden_(1, MaxRank(file, part)),
+      inner_(MaxRank(file, part)),
+      logits_(NumOutputs(file, part)) {}
 
-size_t NeuronPredictor::ScratchBytes(const SluiceFile& file) {
-  const uint32_t rank = MaxRank(file);
+size_t NeuronPredictor::ScratchBytes(const SluiceFile& file, PredictedPart part) {
+  const uint32_t rank = MaxRank(file, part);
   return Activations::Bytes(1, file.config().d_model) + Activations::Bytes(1, rank) +
-         (rank + size_t{file.config().d_ff}) * sizeof(float);
+         (rank + size_t{NumOutputs(file, part)}) * sizeof(float);
 }
 
 absl::StatusOr<uint32_t> NeuronPredictor::Predict(uint32_t layer, const float* x,
                                                   std::span<uint32_t> active) {
-  const uint32_t fc1 = file_.MatrixIndex(MatrixRole::kPredictor1, layer);
-  const uint32_t rank = file_.matrix(fc1).rows, d_ff = file_.config().d_ff;
+  const uint32_t fc1 = file_.MatrixIndex(fc1_, layer);
+  const uint32_t rank = file_.matrix(fc1).rows;
+  const auto n_outputs = static_cast<uint32_t>(logits_.size());
   const auto in = input_.Prepare(kernels_, pool_, x, 1, file_.config().d_model);
   SLUICE_RETURN_IF_ERROR(store_.Multiply(fc1, in, inner_.data(), rank));
   for (float& h : std::span(inner_).first(rank)) h = std::max(h, 0.0f);
   const auto hidden = hidden_.Prepare(kernels_, pool_, inner_.data(), 1, rank);
-  SLUICE_RETURN_IF_ERROR(store_.Multiply(file_.MatrixIndex(MatrixRole::kPredictor2, layer), hidden,
-                                         logits_.data(), d_ff));
-  const float threshold = file_.predictor()->thresholds[layer];
+  SLUICE_RETURN_IF_ERROR(
+      store_.Multiply(file_.MatrixIndex(fc2_, layer), hidden, logits_.data(), n_outputs));
+  const float threshold = record_.thresholds[layer];
   uint32_t n = 0;
-  for (uint32_t p = 0; p < d_ff; ++p) {
+  for (uint32_t p = 0; p < n_outputs; ++p) {
     active[n] = p;
     n += !(logits_[p] < threshold);
   }

@@ -1,5 +1,7 @@
 #include "runtime/predictor_meter.h"
 
+#include <utility>
+
 namespace sluice {
 namespace {
 
@@ -15,6 +17,15 @@ uint64_t NumShared(std::span<const uint32_t> a, std::span<const uint32_t> b) {
   return n;
 }
 
+// Of a token and layer: those that were predicted, against those that are active.
+void Count(size_t n, std::span<const uint32_t> active, std::span<const uint32_t> predicted,
+           PredictorQuality& q) {
+  q.n_neurons += n;
+  q.n_active += active.size();
+  q.n_predicted += predicted.size();
+  q.n_hits += NumShared(active, predicted);
+}
+
 }  // namespace
 
 PredictorMeter::PredictorMeter(const ModelConfig& config)
@@ -24,11 +35,17 @@ void PredictorMeter::Observe(const FfnObservation& o) {
   if (o.predicted.data() == nullptr) return;
   const auto active =
       std::span<const uint32_t>(active_).first(selector_.Select({o.layer, o.gate}, active_));
-  PredictorQuality& q = layers_[o.layer];
-  q.n_neurons += o.gate.size();
-  q.n_active += active.size();
-  q.n_predicted += o.predicted.size();
-  q.n_hits += NumShared(active, o.predicted);
+  Count(o.gate.size(), active, o.predicted, layers_[o.layer]);
+}
+
+void PredictorMeter::MeasureHeads(HeadNeeds needs) {
+  needs_ = std::move(needs);
+  head_layers_.resize(layers_.size());
+}
+
+void PredictorMeter::ObserveAttention(const AttentionObservation& o) {
+  if (!needs_ || o.predicted.data() == nullptr) return;
+  Count(needs_->n_heads(), needs_->Select(o.layer, o.attended), o.predicted, head_layers_[o.layer]);
 }
 
 PredictorQuality SumOf(std::span<const PredictorQuality> layers) {

@@ -1,9 +1,11 @@
-// Holds what the predictors of a running model choose against what the gate would have chosen: see
-// DecoderOptions::observer. Every gate is computed as well, so such a run says nothing about speed.
+// Holds what the predictors of a running model choose against what the gate would have chosen, and
+// those of heads against the heads that are needed: see DecoderOptions::observer. Every gate and
+// every head is computed as well, so such a run says nothing about speed.
 #ifndef SLUICE_RUNTIME_PREDICTOR_METER_H_
 #define SLUICE_RUNTIME_PREDICTOR_METER_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "predictor/neuron_selector.h"
 #include "predictor/packed_predictor.h"
 #include "runtime/ffn_observer.h"
+#include "runtime/head_needs.h"
 
 namespace sluice {
 
@@ -22,12 +25,19 @@ class PredictorMeter : public FfnObserver {
   // Tokens for which no predictor was asked, those of prompts, do not count.
   void Observe(const FfnObservation& observation) override;
 
+  // Heads are to be measured, too. `needs` is of all layers.
+  void MeasureHeads(HeadNeeds needs);
+  void ObserveAttention(const AttentionObservation& observation) override;
+
   // Of each layer, over all tokens so far.
   std::span<const PredictorQuality> layers() const { return layers_; }
+  // Of heads, not of neurons; empty unless they are measured.
+  std::span<const PredictorQuality> head_layers() const { return head_layers_; }
 
  private:
   const ExactSelector selector_;
-  std::vector<PredictorQuality> layers_;
+  std::optional<HeadNeeds> needs_;
+  std::vector<PredictorQuality> layers_, head_layers_;
   std::vector<uint32_t> active_;  // of the token and layer
 };
 

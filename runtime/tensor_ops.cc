@@ -57,6 +57,13 @@ void AddToRows(std::span<const float> y, float* rows, uint32_t n) {
   for (uint32_t t = 0; t < n && !y.empty(); ++t) AddInPlace({rows + t * y.size(), y.size()}, y);
 }
 
+void AddToGroups(std::span<const float> y, std::span<const uint32_t> groups, uint32_t size,
+                 float* x) {
+  for (size_t i = 0; i < groups.size() && !y.empty(); ++i) {
+    AddInPlace({x + i * size, size}, y.subspan(size_t{groups[i]} * size, size));
+  }
+}
+
 float Activate(Activation activation, float threshold, float gate) {
   switch (activation) {
     case Activation::kSilu:

@@ -25,6 +25,10 @@ void Normalize(std::span<const float> x, std::span<const float> weight, std::spa
 void AddInPlace(std::span<float> x, std::span<const float> y);
 // Adds y, which may be empty, to each of n rows as long as it is.
 void AddToRows(std::span<const float> y, float* rows, uint32_t n);
+// Adds of y, which may be empty, the groups of `size` elements that are named to those of x, which
+// lie one after another.
+void AddToGroups(std::span<const float> y, std::span<const uint32_t> groups, uint32_t size,
+                 float* x);
 
 // The FFN activation of one gate value.
 float Activate(Activation activation, float threshold, float gate);

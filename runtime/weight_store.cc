@@ -156,29 +156,56 @@ absl::Status WeightStore::CheckMappedTiles(uint32_t matrix) {
       file_, absl::StrFormat("matrix %s of layer %u", MatrixRoleName(m.role), m.layer), m.offset);
 }
 
+// Of rows [begin, end) of what `tiles` begins with; the product of the first goes to out[0].
+void WeightStore::MultiplyRows(const MatrixEntry& m, const std::byte* tiles, size_t begin,
+                               size_t end, std::span<const VectorView> x, float* out,
+                               size_t out_stride) const {
+  const auto dot = kernels_.dot[static_cast<size_t>(m.type)];
+  for (size_t row = begin; row < end;) {  // one tile, or the share of one
+    const size_t tile = row / m.rows_per_tile;
+    const size_t in_tile = row % m.rows_per_tile;
+    RowSet rows;
+    rows.base = tiles + tile * m.tile_stride + in_tile * m.row_bytes();
+    rows.stride = m.row_bytes();
+    rows.n_rows = std::min(end - row, m.rows_per_tile - in_tile);
+    for (size_t v = 0; v < x.size(); v += kVectorBlock) {
+      dot(rows, m.columns, &x[v], std::min(kVectorBlock, x.size() - v),
+          out + v * out_stride + (row - begin), out_stride);
+    }
+    row += rows.n_rows;
+  }
+}
+
 void WeightStore::MultiplyTiles(uint32_t matrix, uint32_t first_tile, uint32_t count,
                                 const std::byte* tiles, std::span<const VectorView> x, float* out,
                                 size_t out_stride) {
   const MatrixEntry& m = file_.matrix(matrix);
-  const auto dot = kernels_.dot[static_cast<size_t>(m.type)];
   const uint32_t first_row = first_tile * m.rows_per_tile;
   const uint32_t end_row = std::min(m.rows, (first_tile + count) * m.rows_per_tile);
   const size_t grain = WorthwhileGrain(m.row_bytes() * x.size(), kRowUnit);
   pool_.Run(end_row - first_row, grain, [&](size_t begin, size_t end, int) {
-    for (size_t row = begin; row < end;) {  // relative to first_row; one tile, or the share of one
-      const size_t tile = row / m.rows_per_tile;
-      const size_t in_tile = row % m.rows_per_tile;
-      RowSet rows;
-      rows.base = tiles + tile * m.tile_stride + in_tile * m.row_bytes();
-      rows.stride = m.row_bytes();
-      rows.n_rows = std::min(end - row, m.rows_per_tile - in_tile);
-      for (size_t v = 0; v < x.size(); v += kVectorBlock) {
-        dot(rows, m.columns, &x[v], std::min(kVectorBlock, x.size() - v),
-            out + v * out_stride + first_row + row, out_stride);
-      }
-      row += rows.n_rows;
+    MultiplyRows(m, tiles, begin, end, x, out + first_row + begin, out_stride);
+  });
+}
+
+absl::Status WeightStore::MultiplyGroups(uint32_t matrix, std::span<const uint32_t> groups,
+                                         uint32_t group_rows, std::span<const VectorView> x,
+                                         float* out, size_t out_stride) {
+  const MatrixEntry& m = file_.matrix(matrix);
+  if (base_[matrix] == nullptr) {
+    return absl::InternalError("rows of a matrix that is streamed are asked for by themselves");
+  }
+  SLUICE_RETURN_IF_ERROR(CheckMappedTiles(matrix));
+  const size_t grain = WorthwhileGrain(m.row_bytes() * x.size(), kRowUnit);
+  pool_.Run(groups.size() * group_rows, grain, [&](size_t begin, size_t end, int) {
+    for (size_t i = begin; i < end;) {
+      const size_t in_group = i % group_rows, n = std::min(end - i, group_rows - in_group);
+      const size_t row = size_t{groups[i / group_rows]} * group_rows + in_group;
+      MultiplyRows(m, base_[matrix], row, row + n, x, out + i, out_stride);
+      i += n;
     }
   });
+  return absl::OkStatus();
 }
 
 absl::Status WeightStore::Multiply(uint32_t matrix, std::span<const VectorView> x, float* out,

@@ -40,6 +40,13 @@ class WeightStore {
   absl::Status Multiply(uint32_t matrix, std::span<const VectorView> x, float* out,
                         size_t out_stride);
 
+  // The same of some rows of a matrix that is not streamed, the groups of `group_rows` rows that
+  // are named, which come to lie one after another: out[v*out_stride + i*group_rows + r] = row r of
+  // group i . x[v]. The bits are those of Multiply.
+  absl::Status MultiplyGroups(uint32_t matrix, std::span<const uint32_t> groups,
+                              uint32_t group_rows, std::span<const VectorView> x, float* out,
+                              size_t out_stride);
+
   // The embeddings of tokens as floats, out [n x d_model]. Reads a tile for each of them if the
   // embedding is not resident.
   absl::Status Embed(std::span<const int32_t> tokens, float* out);
@@ -68,6 +75,8 @@ class WeightStore {
   // Checks tiles [first, first + count) at `bytes`; a damaged one is read once more, buffered.
   absl::Status CheckTiles(uint32_t matrix, uint32_t first, uint32_t count, std::byte* bytes);
   absl::Status CheckMappedTiles(uint32_t matrix);
+  void MultiplyRows(const MatrixEntry& m, const std::byte* tiles, size_t begin, size_t end,
+                    std::span<const VectorView> x, float* out, size_t out_stride) const;
   void MultiplyTiles(uint32_t matrix, uint32_t first_tile, uint32_t count, const std::byte* tiles,
                      std::span<const VectorView> x, float* out, size_t out_stride);
 

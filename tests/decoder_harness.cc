@@ -36,6 +36,7 @@ void PackedModel::Repack(const std::string& gguf, WeightType type, uint32_t bloc
 PlanRequest Way::request() const {
   PlanRequest r;
   r.mode = mode;
+  r.predict_heads = predict_heads;
   r.budget = budget;
   r.context = context;
   r.chunk = chunk;

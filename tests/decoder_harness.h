@@ -68,6 +68,7 @@ struct Way {
   FfnObserver* observer = nullptr;
   bool look_ahead = true;
   double miss_skip = 0;
+  bool predict_heads = false;
 
   PlanRequest request() const;
 };

@@ -229,6 +229,7 @@ int RunGenerate(const GenerateFlags& flags) {
       CheckPrediction(flags.prediction, *mode == DecodeMode::kPredicted);
   if (!prediction.ok()) return ReportUsage(prediction);
   UsePrediction(flags.prediction, &options->decoder);
+  options->plan.predict_heads = flags.prediction.heads;
   auto data = (*file)->LoadTokenizer();
   if (!data.ok()) return ReportError(data.status());
   PromptLimit limit;

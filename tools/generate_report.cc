@@ -65,6 +65,8 @@ Json PhaseJson(const PhaseCost& c, bool mapped) {
                {"hit_rate", JsonShare(d.hits, d.hits + d.misses)},
                {"active_share", JsonShare(d.active_neurons, d.gated_neurons)},
                {"firing_share", JsonShare(d.firing_neurons, d.gated_neurons)},
+               {"head_share", JsonShare(d.chosen_heads, d.heads)},
+               {"late_keys", d.late_keys},
                {"look_ahead_reads", d.look_ahead.reads},
                {"look_ahead_needed", d.look_ahead.needed},
                {"look_ahead_in_time", d.look_ahead.in_time},
@@ -109,6 +111,10 @@ void PrintPhase(const char* name, const PhaseCost& c, const Decoder& decoder) {
     if (d.firing_neurons < d.active_neurons) {
       absl::FPrintF(stderr, " by prediction, %.1f %% fired",
                     100 * Share(d.firing_neurons, d.gated_neurons));
+    }
+    if (d.heads > 0) {
+      absl::FPrintF(stderr, "; %.1f %% of attention heads computed",
+                    100 * Share(d.chosen_heads, d.heads));
     }
     if (d.predictor_ns > 0) {
       absl::FPrintF(stderr, "; predictors %.1f %% of the time",

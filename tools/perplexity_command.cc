@@ -74,7 +74,7 @@ class Scorer {
     if (!flags_.against.empty()) {
       SLUICE_ASSIGN_OR_RETURN(const DecodeMode other,
                               ChooseMode("--against", flags_.against, *file_));
-      if (other == mode) {
+      if (other == mode && !flags_.prediction.heads) {
         return absl::InvalidArgumentError(absl::StrFormat(
             "--against names the mode of the run itself, %s; give another", DecodeModeName(mode)));
       }
@@ -82,6 +82,11 @@ class Scorer {
     }
     const bool predicts = std::count(modes_.begin(), modes_.end(), DecodeMode::kPredicted) > 0;
     SLUICE_RETURN_IF_ERROR(CheckPrediction(flags_.prediction, predicts));
+    if (flags_.prediction.heads && mode != DecodeMode::kPredicted) {
+      return absl::InvalidArgumentError(
+          "--predict-heads is about the run of --mode, not that of --against; give --mode "
+          "predicted");
+    }
     if (flags_.layers && !predicts) {
       return absl::InvalidArgumentError(
           "--layers is about predictors; give --mode predicted and a model that has some");
@@ -111,9 +116,11 @@ class Scorer {
   absl::Status Plan() {
     for (const DecodeMode mode : modes_) {
       request_.mode = mode;
+      // What a run is held against has all its heads.
+      request_.predict_heads = flags_.prediction.heads && report_.runs.empty();
       SLUICE_ASSIGN_OR_RETURN(MemoryPlan plan, PlanRun(*file_, request_));
       request_.budget = plan.request.budget;
-      report_.runs.push_back({std::move(plan), {}, {}});
+      report_.runs.push_back({std::move(plan), {}, {}, {}});
     }
     return absl::OkStatus();
   }
@@ -136,6 +143,12 @@ class Scorer {
       PredictorMeter meter(file_->config());
       const bool measures = flags_.layers && run.plan.request.mode == DecodeMode::kPredicted;
       if (measures) options.observer = &meter;
+      if (measures && run.plan.request.predicts_heads()) {
+        SLUICE_ASSIGN_OR_RETURN(HeadNeeds needs,
+                                HeadNeeds::Create(*file_, 0, file_->config().n_layers,
+                                                  file_->head_predictor()->label_share));
+        meter.MeasureHeads(std::move(needs));
+      }
       SLUICE_ASSIGN_OR_RETURN(const auto decoder, Decoder::Create(*file_, run.plan, options));
       for (const std::string& note : decoder->Notes()) absl::FPrintF(stderr, "%s\n", note);
       ScoreRequest request;
@@ -150,6 +163,7 @@ class Scorer {
       if (!change.empty()) absl::FPrintF(stderr, "sluice: %s\n", change);
       if (run.scores.stopped) return Stopped(run);
       if (measures) run.layers.assign(meter.layers().begin(), meter.layers().end());
+      run.head_layers.assign(meter.head_layers().begin(), meter.head_layers().end());
     }
     return absl::OkStatus();
   }
@@ -238,7 +252,7 @@ void RegisterPerplexity(CLI::App& app, std::function<int()>* action) {
   AddPredictionFlags(*cmd, &flags->prediction);
   cmd->add_option("--against", flags->against,
                   "Mode to run the text in as well, and to hold the first run against token by "
-                  "token")
+                  "token; with all heads, whatever --predict-heads says")
       ->check(NotEmpty());
   cmd->add_option("-t,--threads", flags->threads, "Compute threads, as in generate");
   cmd->add_option("-b,--batch-size", flags->chunk,
@@ -247,8 +261,8 @@ void RegisterPerplexity(CLI::App& app, std::function<int()>* action) {
   cmd->add_option("--mem-budget", flags->budget, "DRAM, as in generate")->check(NotEmpty());
   AddDeviceFlags(*cmd, &flags->device);
   cmd->add_flag("--layers", flags->layers,
-                "Also recall, precision and density of each layer's predictor; computes all gates, "
-                "so that the speed is not that of the mode");
+                "Also recall, precision and density of each layer's predictors; computes all gates "
+                "and heads, so that the speed is not that of the mode");
   cmd->add_flag("--json", flags->json, "One JSON document on stdout instead of text");
   cmd->callback([flags, action] { *action = [flags] { return RunPerplexity(*flags); }; });
 }

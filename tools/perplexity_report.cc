@@ -24,25 +24,31 @@ Json QualityJson(const PredictorQuality& q) {
 }
 
 // Null where they were not measured.
-Json PredictorsJson(const PerplexityRun& run) {
-  if (run.layers.empty()) return nullptr;
+Json PredictorsJson(const std::vector<PredictorQuality>& of_layers) {
+  if (of_layers.empty()) return nullptr;
   Json layers = Json::array();
-  for (const PredictorQuality& q : run.layers) layers.push_back(QualityJson(q));
-  Json json = QualityJson(SumOf(run.layers));
+  for (const PredictorQuality& q : of_layers) layers.push_back(QualityJson(q));
+  Json json = QualityJson(SumOf(of_layers));
   json["layers"] = std::move(layers);
   return json;
+}
+
+// Null where there are none.
+Json JsonShare(uint64_t part, uint64_t of) {
+  return of > 0 ? Json(static_cast<double>(part) / static_cast<double>(of)) : Json(nullptr);
+}
+
+std::string RunName(const PerplexityRun& run) {
+  return absl::StrCat(DecodeModeName(run.plan.request.mode),
+                      run.plan.request.predicts_heads() ? ", heads too" : "");
 }
 
 Json RunJson(const PerplexityRun& run) {
   const TextScores& s = run.scores;
   const MeanEstimate nll = EstimateMean(s.nll);
   const DecoderStats& d = s.decoder;
-  Json budget = nullptr, active = nullptr, firing = nullptr;
+  Json budget = nullptr;
   if (run.plan.request.budget != UINT64_MAX) budget = run.plan.request.budget;
-  if (d.gated_neurons > 0) {
-    active = static_cast<double>(d.active_neurons) / static_cast<double>(d.gated_neurons);
-    firing = static_cast<double>(d.firing_neurons) / static_cast<double>(d.gated_neurons);
-  }
   return {{"mode", DecodeModeName(run.plan.request.mode)},
           {"perplexity", std::exp(nll.mean)},
           {"perplexity_error", std::exp(nll.mean) * nll.standard_error},
@@ -55,9 +61,12 @@ Json RunJson(const PerplexityRun& run) {
           {"ms", static_cast<double>(s.wall_ns) / 1e6},
           {"tokens_per_second", s.tokens_per_second()},
           {"tokens_together", run.plan.chunk},
-          {"active_share", std::move(active)},
-          {"firing_share", std::move(firing)},
-          {"predictors", PredictorsJson(run)},
+          {"active_share", JsonShare(d.active_neurons, d.gated_neurons)},
+          {"firing_share", JsonShare(d.firing_neurons, d.gated_neurons)},
+          {"predict_heads", run.plan.request.predicts_heads()},
+          {"head_share", JsonShare(d.chosen_heads, d.heads)},
+          {"predictors", PredictorsJson(run.layers)},
+          {"head_predictors", PredictorsJson(run.head_layers)},
           {"flash_bytes", d.flash_bytes},
           {"budget_bytes", std::move(budget)},
           {"planned_bytes", run.plan.total}};
@@ -77,8 +86,9 @@ Json ComparisonJson(const PerplexityReport& report) {
           {"same_greedy_share", c.same_greedy}};
 }
 
-std::string PredictorTable(const std::vector<PredictorQuality>& layers) {
-  std::string out = "layer    recall  precision    active  predicted\n";
+// `what` of a layer is predicted, as a heading of five letters.
+std::string PredictorTable(const char* what, const std::vector<PredictorQuality>& layers) {
+  std::string out = absl::StrCat(what, "    recall  precision    active  predicted\n");
   const auto add = [&](const std::string& name, const PredictorQuality& q) {
     absl::StrAppendFormat(&out, "%5s  %6.2f %%   %6.2f %%  %6.2f %%   %6.2f %%\n", name,
                           100 * q.recall(), 100 * q.precision(), 100 * q.true_density(),
@@ -104,8 +114,8 @@ std::string PerplexityTable(const PerplexityReport& report) {
   for (const PerplexityRun& run : report.runs) {
     const TextScores& s = run.scores;
     absl::StrAppendFormat(&out, "%s: perplexity %s; %u tokens scored in %u windows; %.2f tokens/s",
-                          DecodeModeName(run.plan.request.mode), PerplexityText(s), s.nll.size(),
-                          s.n_windows, s.tokens_per_second());
+                          RunName(run), PerplexityText(s), s.nll.size(), s.n_windows,
+                          s.tokens_per_second());
     if (s.decoder.gated_neurons > 0) {
       absl::StrAppendFormat(
           &out, "; %.1f %% of neurons %s",
@@ -113,10 +123,16 @@ std::string PerplexityTable(const PerplexityReport& report) {
               static_cast<double>(s.decoder.gated_neurons),
           run.plan.request.mode == DecodeMode::kPredicted ? "predicted" : "active");
     }
+    if (s.decoder.heads > 0) {
+      absl::StrAppendFormat(
+          &out, ", %.1f %% of heads",
+          100 * static_cast<double>(s.decoder.chosen_heads) / static_cast<double>(s.decoder.heads));
+    }
     out += "\n";
   }
   for (const PerplexityRun& run : report.runs) {
-    if (!run.layers.empty()) out += PredictorTable(run.layers);
+    if (!run.layers.empty()) out += PredictorTable("layer", run.layers);
+    if (!run.head_layers.empty()) out += PredictorTable("heads", run.head_layers);
   }
   if (report.runs.size() < 2) return out;
   const Comparison c = Compare(report.runs[0].scores, report.runs[1].scores);
@@ -125,8 +141,7 @@ std::string PerplexityTable(const PerplexityReport& report) {
       &out,
       "%s against %s: perplexity %+.3f %% (95 %%: %+.3f .. %+.3f); the same greedy token at "
       "%.2f %% of positions\n",
-      DecodeModeName(report.runs[0].plan.request.mode),
-      DecodeModeName(report.runs[1].plan.request.mode), Percent(d.mean), Percent(d.low()),
+      RunName(report.runs[0]), RunName(report.runs[1]), Percent(d.mean), Percent(d.low()),
       Percent(d.high()), 100 * c.same_greedy);
   return out;
 }

@@ -15,7 +15,8 @@ namespace sluice {
 struct PerplexityRun {
   MemoryPlan plan;
   TextScores scores;
-  std::vector<PredictorQuality> layers;  // of the predictors, if they were measured
+  std::vector<PredictorQuality> layers;       // of the predictors, if they were measured
+  std::vector<PredictorQuality> head_layers;  // the same of predictors of heads
 };
 
 struct PerplexityReport {

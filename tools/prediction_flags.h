@@ -1,4 +1,4 @@
-// The flags of predicted mode: --no-look-ahead, --miss-skip.
+// The flags of predicted mode: --no-look-ahead, --miss-skip, --predict-heads.
 #ifndef SLUICE_TOOLS_PREDICTION_FLAGS_H_
 #define SLUICE_TOOLS_PREDICTION_FLAGS_H_
 
@@ -11,6 +11,7 @@ namespace sluice {
 struct PredictionFlags {
   bool no_look_ahead = false;
   double miss_skip = 0;
+  bool heads = false;
 };
 void AddPredictionFlags(CLI::App& cmd, PredictionFlags* flags);
 

@@ -29,11 +29,13 @@ namespace {
 struct TrainFlags {
   std::string model, profile, out, input = "residual", memory = "1G";
   std::optional<std::string> budget;
-  double recall = 0.95, density_ratio = 2.0, head_share = 0.95;
-  std::optional<double> share;
+  double recall = 0.95, head_share = 0.95;
+  std::optional<double> density_ratio, share;
   int64_t seed = 0, epochs = 10, samples = 200'000, threads = -1;
   bool heads = false, resume = false, force = false, json = false;
 
+  // Most heads are needed: with twice as many every predictor would do.
+  double density() const { return density_ratio.value_or(heads ? 1.25 : 2.0); }
   // Of the model's bytes, for all predictors. Heads are few: much smaller ones will do.
   double size() const { return share.value_or(heads ? 0.02 : 0.1); }
 };
@@ -71,9 +73,9 @@ absl::Status ReadFlags(TrainFlags& flags, PredictorTraining* training) {
     return absl::InvalidArgumentError(
         absl::StrFormat("--recall is %g; it must be above 0 and at most 1", flags.recall));
   }
-  if (!(flags.density_ratio >= 1)) {
+  if (!(flags.density() >= 1)) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("--density is %g; it must be at least 1", flags.density_ratio));
+        absl::StrFormat("--density is %g; it must be at least 1", flags.density()));
   }
   if (!(flags.size() > 0 && flags.size() <= 1)) {
     return absl::InvalidArgumentError(
@@ -86,7 +88,7 @@ absl::Status ReadFlags(TrainFlags& flags, PredictorTraining* training) {
   training->sampler.head_share = flags.heads ? flags.head_share : 0;
   training->sampler.max_samples = static_cast<size_t>(flags.samples);
   training->trainer.recall = flags.recall;
-  training->trainer.density_ratio = flags.density_ratio;
+  training->trainer.density_ratio = flags.density();
   training->trainer.epochs = static_cast<uint32_t>(flags.epochs);
   training->trainer.seed = static_cast<uint64_t>(flags.seed);
   training->share = flags.size();
@@ -227,7 +229,7 @@ class Train {
     report_.what = flags_.heads ? "heads" : "neurons";
     report_.model_bytes = file->file_size();
     report_.recall = flags_.recall;
-    report_.density_ratio = flags_.density_ratio;
+    report_.density_ratio = flags_.density();
     report_.share = flags_.size();
     report_.seconds = static_cast<double>(NowNs() - begin_ns) / 1e9;
     return absl::OkStatus();
@@ -297,9 +299,10 @@ void RegisterTrain(CLI::App& app, std::function<int()>* action) {
       ->capture_default_str();
   cmd->add_option("--recall", flags->recall, "Share of the active neurons to find")
       ->capture_default_str();
-  cmd->add_option("--density", flags->density_ratio,
-                  "How many neurons may be predicted for an active one, if the size allows")
-      ->capture_default_str();
+  cmd->add_option(
+      "--density", flags->density_ratio,
+      "How many neurons may be predicted for an active one, if the size allows (default: 2, of "
+      "heads 1.25)");
   cmd->add_option(
       "--size", flags->share,
       "Size of all predictors, at most, as share of the model (default: 0.1, of heads 0.02)");
