@@ -140,6 +140,22 @@ TEST_F(AllocationTest, PredictingAllocatesNothing) {
   }
 }
 
+TEST_F(AllocationTest, PredictingHeadsAllocatesNothing) {
+  const PackedModel plain(WideToy(), WeightType::kQ8);
+  for (const PredictorInput input : {PredictorInput::kResidual, PredictorInput::kPrevious}) {
+    const PredictedModel model(plain.file(), PredictorInput::kResidual, 0.0f, /*shuffled=*/false,
+                               MadeUpHeads{input, 1.0f});
+    Way way;
+    way.mode = DecodeMode::kPredicted;
+    way.predict_heads = true;
+    const auto budgets = Budgets(model.file(), way);
+    for (const uint64_t budget : {budgets.front(), budgets[4], budgets.back()}) {
+      way.budget = budget;
+      EXPECT_EQ(CountWhileDecoding(model.file(), way), 0u) << Describe(way);
+    }
+  }
+}
+
 TEST_F(AllocationTest, MergedReadsAllocateNothing) {
   const PackedModel model(ToyModel(), WeightType::kF16);
   for (const EngineKind engine : Engines()) {

@@ -48,10 +48,11 @@ PlanRequest Way::request() const {
 
 std::string Describe(const Way& way) {
   return absl::StrFormat(
-      "%s, budget %u, chunk %u, %d threads, %s, kernels %s%s%s%s", DecodeModeName(way.mode),
+      "%s, budget %u, chunk %u, %d threads, %s, kernels %s%s%s%s%s", DecodeModeName(way.mode),
       way.budget, way.chunk, way.threads, way.engine == EngineKind::kPread ? "pread" : "io_uring",
       way.kernels != nullptr ? way.kernels->name : "best", way.mapped ? ", mapped" : "",
-      way.profile != nullptr ? ", merged reads" : "", way.look_ahead ? "" : ", no look-ahead");
+      way.profile != nullptr ? ", merged reads" : "", way.look_ahead ? "" : ", no look-ahead",
+      way.predict_heads ? ", heads predicted" : "");
 }
 
 absl::StatusOr<std::unique_ptr<Decoder>> OpenDecoder(const SluiceFile& file, const Way& way) {
