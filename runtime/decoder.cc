@@ -233,8 +233,9 @@ void Decoder::ListPieces(bool demand, std::vector<StreamPiece>& pieces) const {
   };
   for (uint32_t l = 0; l < config_.n_layers; ++l) {
     if (predicts && attention_->predicts_heads()) {
-      for (const MatrixRole r : {MatrixRole::kHeadPredictor1, MatrixRole::kHeadPredictor2})
+      for (const MatrixRole r : {MatrixRole::kHeadPredictor1, MatrixRole::kHeadPredictor2}) {
         add(r, l);
+      }
     }
     for (const MatrixRole r : {MatrixRole::kQ, MatrixRole::kK, MatrixRole::kV, MatrixRole::kO}) {
       add(r, l);

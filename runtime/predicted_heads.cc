@@ -98,7 +98,6 @@ absl::Status PredictedHeads::MakeNeeded(uint32_t layer, uint32_t position,
     attention_.StoreHead(layer, needed[i], position, &k_[at], &v_[at]);
     n_made(layer, needed[i]) = position + 1;
   }
-  stats_.made_at_once += n;
   return absl::OkStatus();
 }
 

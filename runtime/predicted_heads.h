@@ -4,7 +4,8 @@
 // positions that lack them are made first, with the bits that they would have had at once. So what
 // is lacking of a KV head are always its last positions.
 //
-// Where K or V pass through the stream ring they are whole there, and are made at once.
+// Where Q, K or V of a layer pass through the stream ring, they pass whole, and K and V are made at
+// once; so they are for an observer.
 //
 // Confined to the decode thread, which spreads products over a ThreadPool. No allocation after
 // Create.
@@ -31,9 +32,8 @@ namespace sluice {
 
 struct HeadStats {
   uint64_t heads = 0, chosen = 0;  // of the tokens for which the predictor was asked
-  // Pairs of a KV head and a position: K and V were made later; or for chosen heads of the token.
-  uint64_t made_later = 0, made_at_once = 0;
-  uint64_t predictor_ns = 0;  // asking took, without waiting for reads of what is streamed
+  uint64_t made_later = 0;         // pairs of a KV head and a position: K and V that were lacking
+  uint64_t predictor_ns = 0;       // asking took, without waiting for reads of what is streamed
 };
 
 class PredictedHeads {
