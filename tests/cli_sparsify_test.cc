@@ -68,6 +68,19 @@ TEST_F(SparsifyTest, GivesTheSameBytesAsItsStepsAndTwice) {
   EXPECT_TRUE(Bytes(out_) == Bytes(steps));
 }
 
+TEST_F(SparsifyTest, AddsPredictorsOfHeadsOnRequest) {
+  ASSERT_EQ(RunSluice(Sparsify(gguf_, out_, {"--heads"})).exit_code, kOk);
+  const auto file = SluiceFile::Open(out_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_NE((*file)->predictor(), nullptr);
+  EXPECT_NE((*file)->head_predictor(), nullptr);
+  EXPECT_NE((*file)->activity(), nullptr);
+  EXPECT_FALSE(Exists("out.sluice.dense")) << "what lies between is removed";
+  EXPECT_FALSE(Exists("out.sluice.neurons"));
+  EXPECT_FALSE(Exists("out.sluice.train"));
+  EXPECT_FALSE(Exists("out.sluice.neurons.train"));
+}
+
 TEST_F(SparsifyTest, RefusesWhatItCannotDoAndLeavesNothing) {
   WriteFile(out_, "mine");
   ExpectError(Sparsify(gguf_, out_), kError, "exists; --force overwrites it");

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -21,7 +22,7 @@ struct SparsifyFlags {
   std::string in, out, sparsity, input, budget, max_tokens;
   std::vector<std::string> texts, repack;
   int64_t threads = -1, seed = 0;
-  bool force = false, resume = false;
+  bool heads = false, force = false, resume = false;
 };
 
 using Step = std::vector<std::string>;
@@ -48,6 +49,32 @@ bool Exists(const std::string& path) {
   return std::filesystem::exists(path, ignored);
 }
 
+void AddCommon(const SparsifyFlags& flags, Step* step) {
+  step->insert(step->end(), {"-t", absl::StrCat(flags.threads)});
+  if (!flags.budget.empty()) step->insert(step->end(), {"--mem-budget", flags.budget});
+}
+
+// Predictors of neurons and, with --heads, of heads: `between` is the model that has only the
+// first.
+std::vector<Step> TrainSteps(const SparsifyFlags& flags, const std::string& model,
+                             const std::string& profile, const std::string& between) {
+  const auto train = [&](const std::string& in, const std::string& out) {
+    Step step = {
+        "train", "-m", in, "--profile", profile, "-o", out, "--seed", absl::StrCat(flags.seed)};
+    if (!flags.input.empty()) step.insert(step.end(), {"--input", flags.input});
+    if (flags.force || out == between) step.emplace_back("--force");
+    if (flags.resume) step.emplace_back("--resume");
+    AddCommon(flags, &step);
+    return step;
+  };
+  if (!flags.heads) return {train(model, flags.out)};
+  std::vector<Step> steps;
+  if (!(flags.resume && Exists(between))) steps.push_back(train(model, between));
+  steps.push_back(train(between, flags.out));
+  steps.back().emplace_back("--heads");
+  return steps;
+}
+
 int RunSparsify(const SparsifyFlags& flags) {
   // Looked at before hours of work; what is there is a `.sluice` file, or else repack says what
   // not.
@@ -57,38 +84,28 @@ int RunSparsify(const SparsifyFlags& flags) {
   }
   const bool packed = SluiceFile::Open(flags.in).ok();
   const std::string model = packed ? flags.in : flags.out + ".dense";
-  const std::string profile = flags.out + ".profile";
+  const std::string profile = flags.out + ".profile", between = flags.out + ".neurons";
   std::vector<Step> steps;
   if (!packed && !(flags.resume && Exists(model))) {
     Step step = {"repack", flags.in, model, "--force"};
     step.insert(step.end(), flags.repack.begin(), flags.repack.end());
     steps.push_back(step);
   }
-  const auto common = [&](Step* step) {
-    step->insert(step->end(), {"-t", absl::StrCat(flags.threads)});
-    if (!flags.budget.empty()) step->insert(step->end(), {"--mem-budget", flags.budget});
-  };
   if (!(flags.resume && Exists(profile))) {
     Step step = {"profile", "-m", model, "-o", profile, "--text"};
     step.insert(step.end(), flags.texts.begin(), flags.texts.end());
     if (!flags.sparsity.empty()) step.insert(step.end(), {"--sparsify", flags.sparsity});
     if (!flags.max_tokens.empty()) step.insert(step.end(), {"--max-tokens", flags.max_tokens});
-    common(&step);
+    AddCommon(flags, &step);
     steps.push_back(step);
   }
-  Step train = {"train",     "-m",     model,
-                "--profile", profile,  "-o",
-                flags.out,   "--seed", absl::StrCat(flags.seed)};
-  if (!flags.input.empty()) train.insert(train.end(), {"--input", flags.input});
-  if (flags.force) train.emplace_back("--force");
-  if (flags.resume) train.emplace_back("--resume");
-  common(&train);
-  steps.push_back(train);
+  for (Step& step : TrainSteps(flags, model, profile, between)) steps.push_back(std::move(step));
   for (const Step& step : steps) {
     if (const int code = RunStep(step); code != kExitOk) return code;
   }
   std::error_code ignored;
   if (!packed) std::filesystem::remove(model, ignored);
+  if (flags.heads) std::filesystem::remove(between, ignored);
   absl::FPrintF(stderr, "%s is done; its profile is %s\n", flags.out, profile);
   return kExitOk;
 }
@@ -104,8 +121,8 @@ void RegisterSparsify(CLI::App& app, std::function<int()>* action) {
       ->required()
       ->check(NotEmpty());
   cmd->add_option("OUT", flags->out,
-                  "The .sluice file to write; OUT.profile is kept beside it, OUT.dense until the "
-                  "end")
+                  "The .sluice file to write; OUT.profile is kept beside it, OUT.dense and "
+                  "OUT.neurons until the end")
       ->required()
       ->check(NotEmpty());
   cmd->add_option("--text", flags->texts, "Text files to learn from")->required();
@@ -116,6 +133,8 @@ void RegisterSparsify(CLI::App& app, std::function<int()>* action) {
       ->check(NotEmpty());
   cmd->add_option("--input", flags->input, "What predictors look at, as in train")
       ->check(NotEmpty());
+  cmd->add_flag("--heads", flags->heads,
+                "Predictors of attention heads too, for --predict-heads; as in train");
   cmd->add_option("--mem-budget", flags->budget, "DRAM for the model while it runs")
       ->check(NotEmpty());
   cmd->add_option("-t,--threads", flags->threads, "Threads; they do not change the result");
