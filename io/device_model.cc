@@ -62,6 +62,9 @@ std::string_view CoreClassName(CoreClass core) {
 
 absl::StatusOr<DeviceModel> DeviceModel::Parse(std::string_view text, const std::string& source) {
   const Json document = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (document.is_discarded()) {
+    return absl::InvalidArgumentError(source + ": is not valid JSON, as a device profile is");
+  }
   JsonFields top(document, source);
   DeviceModel model;
   model.name_ = top.Text("name");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -48,8 +49,15 @@ absl::StatusOr<DeviceProfile> DeviceProfile::Parse(std::string_view text,
 
 absl::StatusOr<DeviceProfile> DeviceProfile::Load(const std::string& path) {
   constexpr size_t kLargest = 1 << 20;
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return absl::NotFoundError(path + ": the device profile cannot be opened");
+  std::error_code ignored;
+  const auto type = std::filesystem::status(path, ignored).type();
+  // Looked at before it is opened: a FIFO would wait for a writer.
+  if (type == std::filesystem::file_type::directory) {
+    return absl::InvalidArgumentError(path + ": is a directory, not a device profile");
+  }
+  std::ifstream in;
+  if (type == std::filesystem::file_type::regular) in.open(path, std::ios::binary);
+  if (!in.is_open()) return absl::NotFoundError(path + ": the device profile cannot be opened");
   std::string text(kLargest + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(in.gcount()));

@@ -1,5 +1,7 @@
 // What `sluice generate` knows of the storage: a profile, a short measurement, an emulated device;
 // and the activations that it records.
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
@@ -58,6 +60,8 @@ class CliDeviceTest : public CliTest {
 
 TEST_F(CliDeviceTest, AProfileThatIsNoneIsAWrongFlag) {
   const std::string text = dir_.File("text"), other = dir_.File("other.json");
+  const std::string fifo = dir_.File("fifo");  // nobody ever writes to it
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   WriteFile(text, "no profile");
   WriteFile(other, R"({"name": "empty", "read_MBps": []})");
   for (const char* flag : {"--device", "--emulate"}) {
@@ -65,11 +69,33 @@ TEST_F(CliDeviceTest, AProfileThatIsNoneIsAWrongFlag) {
       ExpectError(Small({flag, path}), kUsage, path);
     }
     ExpectError(Small({flag, ""}), kUsage, flag);
+    ExpectError(Small({flag, dir_.path()}), kUsage, "is a directory");
+    ExpectError(Small({flag, fifo}), kUsage, fifo + ": the device profile cannot be opened");
   }
   ExpectError(Small({"--emulate", profile_, "--emulate-core", "huge"}), kUsage,
               "--emulate-core is \"huge\"; known are big, middle, little");
   ExpectError(Generate({"-p", "a", "--emulate", profile_, "--io-engine", "mmap"}), kUsage,
               "--emulate and --io-engine mmap exclude each other");
+}
+
+TEST_F(CliDeviceTest, NoOutputReplacesWhatIsRead) {
+  const std::string prompt = dir_.File("prompt");
+  WriteFile(prompt, "a");
+  const auto record = [&](const Arguments& more) {
+    Arguments all = {"generate", "-m", model_, "-n", "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return RunSluice(all);
+  };
+  ExpectError(record({"-f", prompt, "--record-activations", prompt}), kUsage,
+              "--record-activations and -f name one file");
+  for (const char* flag : {"--device", "--emulate"}) {
+    ExpectError(record({"-p", "a", flag, profile_, "--record-activations", profile_}), kUsage,
+                std::string("--record-activations and ") + flag + " name one file");
+    ExpectError(RunSluice({"plan", "-m", model_, flag, profile_, "--html", profile_}), kUsage,
+                std::string("--html and ") + flag + " name one file");
+  }
+  ExpectError(RunSluice({"plan", "-m", model_, "--html", model_ + ".device.json"}), kUsage,
+              "--html and the kept device profile name one file");
 }
 
 TEST_F(CliDeviceTest, TheTextDoesNotDependOnTheDeviceAndTheNotesSayWhichOneItIs) {

@@ -77,9 +77,9 @@ TEST(DeviceModelTest, SaysWhichFieldIsWrong) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("profile.json"));
     EXPECT_THAT(std::string(status.message()), HasSubstr(what)) << json;
   };
-  expect("", "is not an object");
+  expect("", "is not valid JSON");
   expect("[]", "is not an object");
-  expect("{", "is not an object");
+  expect("{", "is not valid JSON");
   expect("{}", "name");
   expect(R"({"name": 3})", "name");
   expect(R"({"name": "x"})", "no random reads");

@@ -23,6 +23,13 @@ void AddDeviceFlags(CLI::App& cmd, DeviceFlags* flags) {
       ->capture_default_str();
 }
 
+std::vector<NamedFile> DeviceInputs(const DeviceFlags& flags, const std::string& model) {
+  const bool is_file = flags.device != "auto" && flags.device != "none";
+  return {{"--device", is_file ? flags.device : ""},
+          {"--emulate", flags.emulate},
+          {"the kept device profile", ProbeCachePath(model)}};
+}
+
 absl::StatusOr<CoreClass> ParseCoreClass(const std::string& name) {
   for (const CoreClass core : {CoreClass::kBig, CoreClass::kMiddle, CoreClass::kLittle}) {
     if (name == CoreClassName(core)) return core;

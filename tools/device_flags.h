@@ -5,12 +5,14 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "io/device_profile.h"
 #include "layout/sluice_file.h"
 #include "runtime/decoder.h"
+#include "tools/output_files.h"
 
 namespace sluice {
 
@@ -19,6 +21,9 @@ struct DeviceFlags {
   std::string emulate, emulate_core = "big";
 };
 void AddDeviceFlags(CLI::App& cmd, DeviceFlags* flags);
+
+// The profiles that a run with these flags reads, the one that is kept beside the model included.
+std::vector<NamedFile> DeviceInputs(const DeviceFlags& flags, const std::string& model);
 
 // "big", "middle" or "little"; else InvalidArgument.
 absl::StatusOr<CoreClass> ParseCoreClass(const std::string& name);

@@ -26,6 +26,7 @@
 #include "tools/device_flags.h"
 #include "tools/flags.h"
 #include "tools/generate_report.h"
+#include "tools/output_files.h"
 #include "tools/prediction_flags.h"
 #include "tools/prompt_input.h"
 #include "tools/run_flags.h"
@@ -124,10 +125,9 @@ absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
         "--direct on and --io-engine mmap exclude each other: mapped weights come through the page "
         "cache; leave one of them out");
   }
-  if (!flags.trace.empty() && SameFile(flags.trace, flags.model)) {
-    return absl::InvalidArgumentError(
-        "--record-activations names the model, which it would replace; give another file");
-  }
+  std::vector<NamedFile> inputs = DeviceInputs(flags.device, flags.model);
+  inputs.insert(inputs.end(), {{"-m", flags.model}, {"-f", flags.prompt_file}});
+  SLUICE_RETURN_IF_ERROR(CheckDistinct(inputs, {{"--record-activations", flags.trace}}));
   if (o.plan.mapped && !flags.device.emulate.empty()) {
     return absl::InvalidArgumentError(
         "--emulate and --io-engine mmap exclude each other: the kernel reads mapped weights; leave "

@@ -24,8 +24,8 @@ bool LeadToOneFile(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-absl::Status OutputFiles::Open(const std::vector<NamedFile>& inputs,
-                               const std::vector<NamedFile>& outputs) {
+absl::Status CheckDistinct(const std::vector<NamedFile>& inputs,
+                           const std::vector<NamedFile>& outputs) {
   std::vector<NamedFile> taken = inputs;
   for (const NamedFile& output : outputs) {
     for (const NamedFile& other : taken) {
@@ -36,6 +36,12 @@ absl::Status OutputFiles::Open(const std::vector<NamedFile>& inputs,
     }
     taken.push_back(output);
   }
+  return absl::OkStatus();
+}
+
+absl::Status OutputFiles::Open(const std::vector<NamedFile>& inputs,
+                               const std::vector<NamedFile>& outputs) {
+  SLUICE_RETURN_IF_ERROR(CheckDistinct(inputs, outputs));
   AtomicFile::Options options;
   options.overwrite = true;
   for (const NamedFile& output : outputs) {

@@ -16,11 +16,15 @@ struct NamedFile {
   std::string flag, path;
 };
 
+// InvalidArgument if an output is one of `inputs` or another output, whatever links are between.
+absl::Status CheckDistinct(const std::vector<NamedFile>& inputs,
+                           const std::vector<NamedFile>& outputs);
+
 // Opens every output before the run begins, so that a name that cannot be written, or one that
 // would replace what is read, is not found out an hour later. Thread-compatible.
 class OutputFiles {
  public:
-  // InvalidArgument if an output is one of `inputs` or another output, whatever links are between.
+  // After CheckDistinct.
   absl::Status Open(const std::vector<NamedFile>& inputs, const std::vector<NamedFile>& outputs);
 
   bool has(const std::string& flag) const { return Find(flag) != nullptr; }

@@ -285,8 +285,9 @@ int RunPlan(const PlanFlags& flags) {
   absl::Status status = planner.ReadFlags();
   if (!status.ok()) return ReportUsage(status);
   OutputFiles outputs;
-  status =
-      outputs.Open({{"-m", flags.model}, {"--profile", flags.trace}}, {{"--html", flags.html}});
+  std::vector<NamedFile> inputs = DeviceInputs(flags.device, flags.model);
+  inputs.insert(inputs.end(), {{"-m", flags.model}, {"--profile", flags.trace}});
+  status = outputs.Open(inputs, {{"--html", flags.html}});
   if (absl::IsInvalidArgument(status)) return ReportUsage(status);
   if (!status.ok()) return ReportError(status);
   const StopSignals signals;
