@@ -84,17 +84,17 @@ TEST_F(CliDeviceTest, NoOutputReplacesWhatIsRead) {
   const auto record = [&](const Arguments& more) {
     Arguments all = {"generate", "-m", model_, "-n", "1"};
     all.insert(all.end(), more.begin(), more.end());
-    return RunSluice(all);
+    return all;
   };
   ExpectError(record({"-f", prompt, "--record-activations", prompt}), kUsage,
               "--record-activations and -f name one file");
   for (const char* flag : {"--device", "--emulate"}) {
     ExpectError(record({"-p", "a", flag, profile_, "--record-activations", profile_}), kUsage,
                 std::string("--record-activations and ") + flag + " name one file");
-    ExpectError(RunSluice({"plan", "-m", model_, flag, profile_, "--html", profile_}), kUsage,
+    ExpectError({"plan", "-m", model_, flag, profile_, "--html", profile_}, kUsage,
                 std::string("--html and ") + flag + " name one file");
   }
-  ExpectError(RunSluice({"plan", "-m", model_, "--html", model_ + ".device.json"}), kUsage,
+  ExpectError({"plan", "-m", model_, "--html", model_ + ".device.json"}, kUsage,
               "--html and the kept device profile name one file");
 }
 
