@@ -51,9 +51,10 @@ class IoThreadImpl final : public IoThread {
         engine_(std::move(engine)),
         merger_(std::move(merger)),
         reads_(file, engine_->depth(), merger_ != nullptr ? ReadMerger::kMostRequests : 1, bounce),
-        batch_(ReadMerger::kMostBatch),
         ops_(engine_->depth()),
-        results_(engine_->depth()) {}
+        results_(engine_->depth()) {
+    for (Batch* b : {&demand_batch_, &look_ahead_batch_}) b->runs.reserve(ReadMerger::kMostBatch);
+  }
 
   ~IoThreadImpl() override {
     if (!thread_.joinable()) return;
@@ -99,12 +100,22 @@ class IoThreadImpl final : public IoThread {
     kReaping,  // the I/O thread is blocked in the engine with room for more: engine_->Wake()
   };
 
+  // Requests taken from a queue.
+  struct Batch {
+    std::vector<IoRequest> requests = std::vector<IoRequest>(ReadMerger::kMostBatch);
+    size_t begin = 0, end = 0;   // those that were not started
+    std::vector<uint32_t> runs;  // how all of them are done, if there is a merger
+    size_t run = 0;              // the next of these
+    bool empty() const { return begin == end; }
+  };
+
   // On the producer thread.
   void WakeIoThread();
 
   // On the I/O thread.
   void Run(int core);
   bool HasWork() const;
+  void Fill(SpscQueue<IoRequest>& queue, Batch* batch);
   std::span<const IoRequest> NextRun();
   void StartReads();
   void ReapReads();
@@ -139,9 +150,7 @@ class IoThreadImpl final : public IoThread {
   std::unique_ptr<ReadEngine> engine_;  // null once it failed
   std::unique_ptr<ReadMerger> merger_;  // null: none
   ReadOperations reads_;
-  std::vector<IoRequest> batch_;            // demand reads taken from the queue
-  size_t batch_begin_ = 0, batch_end_ = 0;  // those of them that were not started
-  std::span<const uint32_t> runs_;  // how the rest of the batch is done, if there is a merger
+  Batch demand_batch_, look_ahead_batch_;
   std::vector<ReadOp> ops_;
   std::vector<ReadResult> results_;
   uint32_t unannounced_ = 0;  // completions that were queued and the producer was not told of
@@ -229,28 +238,29 @@ void IoThreadImpl::Run(int core) {
 
 // Whether there is something that the I/O thread could act on now.
 bool IoThreadImpl::HasWork() const {
-  const bool requests = batch_begin_ < batch_end_ || !demand_.empty() || !look_ahead_.empty();
+  const bool requests = !demand_batch_.empty() || !look_ahead_batch_.empty() || !demand_.empty() ||
+                        !look_ahead_.empty();
   return (requests && !reads_.full()) || stopping_.load(std::memory_order_acquire);
 }
 
-// The requests of the next operation: demand reads as the merger groups them, else a look-ahead
-// read. Empty if there is none. Valid until the next call.
+void IoThreadImpl::Fill(SpscQueue<IoRequest>& queue, Batch* batch) {
+  batch->begin = batch->run = 0;
+  batch->end = queue.Pop(batch->requests);
+  if (merger_ == nullptr || batch->empty()) return;
+  const auto runs = merger_->Split(std::span(batch->requests).first(batch->end));
+  batch->runs.assign(runs.begin(), runs.end());
+}
+
+// The requests of the next operation, as the merger groups them: demand reads, else look-ahead.
+// Empty if there are none. Valid until the next call.
 std::span<const IoRequest> IoThreadImpl::NextRun() {
-  if (batch_begin_ == batch_end_) {
-    batch_begin_ = 0;
-    batch_end_ = demand_.Pop(batch_);
-    if (batch_end_ == 0) {
-      return std::span(batch_).first(look_ahead_.Pop(std::span(batch_).first(1)));
-    }
-    if (merger_ != nullptr) runs_ = merger_->Split(std::span(batch_).first(batch_end_));
-  }
-  size_t count = 1;
-  if (merger_ != nullptr) {
-    count = runs_.front();
-    runs_ = runs_.subspan(1);
-  }
-  const std::span<const IoRequest> run(&batch_[batch_begin_], count);
-  batch_begin_ += count;
+  if (demand_batch_.empty()) Fill(demand_, &demand_batch_);
+  if (demand_batch_.empty() && look_ahead_batch_.empty()) Fill(look_ahead_, &look_ahead_batch_);
+  Batch& batch = demand_batch_.empty() ? look_ahead_batch_ : demand_batch_;
+  if (batch.empty()) return {};
+  const size_t count = merger_ != nullptr ? batch.runs[batch.run++] : 1;
+  const std::span<const IoRequest> run(&batch.requests[batch.begin], count);
+  batch.begin += count;
   return run;
 }
 
@@ -383,7 +393,7 @@ void IoThreadImpl::RetireEngine() {
 size_t IoThread::Bytes(uint32_t capacity, uint32_t depth) {
   return std::bit_ceil(size_t{capacity}) * (2 * sizeof(IoRequest) + sizeof(IoCompletion)) +
          ReadOperations::Bytes(depth, ReadMerger::kMostRequests) + ReadMerger::Bytes() +
-         ReadMerger::kMostBatch * sizeof(IoRequest);
+         2 * ReadMerger::kMostBatch * (sizeof(IoRequest) + sizeof(uint32_t));
 }
 
 absl::StatusOr<std::unique_ptr<IoThread>> IoThread::Start(const StorageFile& file,

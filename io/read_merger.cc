@@ -95,8 +95,10 @@ void ReadMerger::SplitFor(const Level& level, std::span<const IoRequest> batch) 
     uint64_t end = begin + batch[i].length;
     best_[i] = static_cast<float>(level.Cost(batch[i].length)) + best_[i + 1];
     run_[i] = 1;
+    if (batch[i].length > kLongest) continue;
     for (size_t j = i + 1; j < most; ++j) {  // the operation ends with request j
       const IoRequest& r = batch[j];
+      if (r.length > kLongest) break;
       if (r.offset < end || r.offset - end > kMostGap || r.length == 0) break;
       end = r.offset + r.length;
       if (end - begin > most_bytes_) break;

@@ -29,6 +29,8 @@ class ReadMerger {
   static constexpr uint32_t kMostRequests = 64;    // in an operation
   static constexpr uint32_t kMostBytes = 1 << 20;  // in an operation
   static constexpr uint32_t kMostGap = 64 << 10;
+  // A longer request is an operation of its own: a piece of a stream, which has nothing to gain.
+  static constexpr uint32_t kLongest = 128 << 10;
   static constexpr size_t kMostBatch = 1024;
 
   struct Limits {

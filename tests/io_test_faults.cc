@@ -118,6 +118,33 @@ TEST(MergedReadsTest, WhatTheBounceBufferCannotHoldIsReadOneByOne) {
   }
 }
 
+TEST(MergedReadsTest, OfEitherPriorityAreMerged) {
+  const RandomFile random(kSize);
+  const AlignedBuffer bounce = AlignedBuffer::Allocate(256 << 10).value();
+  for (const IoPriority priority : {IoPriority::kDemand, IoPriority::kLookAhead}) {
+    IoThreadOptions options;
+    const ReadMerger::Limits limits = {.depth = 1, .bounce_bytes = 256 << 10};
+    options.merger = std::make_unique<ReadMerger>(SlowOperations(), kSize, limits, 0);
+    options.bounce = bounce.span();
+    const auto thread =
+        IoThread::Start(random.file(), MakeEngine("pread", random.file(), 16), std::move(options));
+    ASSERT_TRUE(thread.ok()) << thread.status();
+    const AlignedBuffer memory = AlignedBuffer::Allocate(kSize).value();
+    std::vector<IoRequest> requests;
+    for (uint32_t at = 0; at < kSize; at += kPiece) {
+      requests.push_back({.offset = at, .length = kPiece, .dst = memory.data() + at, .tag = 0});
+    }
+    ASSERT_TRUE((*thread)->Submit(requests, priority));
+    std::array<IoCompletion, 64> done;
+    while ((*thread)->in_flight() > 0) {
+      (*thread)->WaitForCompletion();
+      (*thread)->Poll(done);
+    }
+    EXPECT_LE((*thread)->stats().operations, requests.size() / 2);
+    EXPECT_TRUE(std::equal(random.bytes().begin(), random.bytes().end(), memory.data()));
+  }
+}
+
 class FaultTest : public testing::TestWithParam<Way> {
  protected:
   void SetUp() override {

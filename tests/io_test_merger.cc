@@ -153,6 +153,10 @@ TEST(ReadMergerTest, LeavesOverlapsDisorderAndEmptyReadsAlone) {
   EXPECT_THAT(runs({{0, 8192, nullptr, 0}, {4096, 4096, nullptr, 1}}), ElementsAre(1, 1));
   EXPECT_THAT(runs({{0, 4096, nullptr, 0}, {4096, 0, nullptr, 1}}), ElementsAre(1, 1));
   EXPECT_THAT(runs({}), ElementsAre());
+  constexpr uint32_t kLong = ReadMerger::kLongest + 4096;
+  EXPECT_THAT(runs({{0, 4096, nullptr, 0}, {4096, 4096, nullptr, 1}, {8192, kLong, nullptr, 2}}),
+              ElementsAre(2, 1));
+  EXPECT_THAT(runs({{0, kLong, nullptr, 0}, {kLong, 4096, nullptr, 1}}), ElementsAre(1, 1));
 }
 
 }  // namespace
