@@ -122,6 +122,21 @@ std::string_view ActivationName(Activation activation) {
   return "?";
 }
 
+float Activate(Activation activation, float threshold, float gate) {
+  switch (activation) {
+    case Activation::kSilu:
+      return gate / (1.0f + std::exp(-gate));
+    case Activation::kRelu:
+    case Activation::kDRelu:
+      return gate < 0.0f ? 0.0f : gate;
+    case Activation::kRelu2:
+      return gate < 0.0f ? 0.0f : gate * gate;
+    case Activation::kFatRelu:
+      return gate < threshold ? 0.0f : gate;
+  }
+  return 0.0f;
+}
+
 absl::StatusOr<Activation> ParseActivation(std::string_view name) {
   for (const Activation a : {Activation::kSilu, Activation::kRelu, Activation::kRelu2,
                              Activation::kFatRelu, Activation::kDRelu}) {

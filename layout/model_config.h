@@ -93,6 +93,8 @@ struct ModelConfig {
 absl::Status ValidateConfig(const ModelConfig& config);
 
 std::string_view ActivationName(Activation activation);
+// The activation of one gate value; `threshold` is that of kFatRelu.
+float Activate(Activation activation, float threshold, float gate);
 // Accepts "silu", "relu", "relu2", "fatrelu", "drelu".
 absl::StatusOr<Activation> ParseActivation(std::string_view name);
 

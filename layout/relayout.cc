@@ -254,6 +254,9 @@ absl::StatusOr<uint64_t> Relayout(const SluiceFile& in, const std::string& out,
   }
   SLUICE_RETURN_IF_ERROR(CheckOrder(in, options));
   SLUICE_RETURN_IF_ERROR(CheckAllPredictors(in, options));
+  if (!options.thresholds.empty()) {
+    SLUICE_RETURN_IF_ERROR(Annotate(CheckThresholds(options.thresholds, in.config()), in.path()));
+  }
   SLUICE_ASSIGN_OR_RETURN(const TokenizerData tokenizer, in.LoadTokenizer());
   SLUICE_ASSIGN_OR_RETURN(const auto storage,
                           StorageFile::Open(in.path(), DirectMode::kOff, in.bundles().block));
@@ -266,6 +269,7 @@ absl::StatusOr<uint64_t> Relayout(const SluiceFile& in, const std::string& out,
       options.head_predictors.empty() ? in.head_predictor() : &options.head_predictor_record;
   records.activity = options.activity;
   if (options.activity == nullptr && options.order.empty()) records.activity = in.activity();
+  records.thresholds = options.thresholds.empty() ? in.thresholds() : options.thresholds;
   return writer->Finish(records);
 }
 

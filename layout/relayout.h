@@ -1,5 +1,5 @@
-// Rewrites a `.sluice` file with its neurons in another order, or with predictors. Every weight is
-// copied as it is packed, after its checksum has been compared.
+// Rewrites a `.sluice` file with its neurons in another order, with predictors or with activation
+// thresholds. Every weight is copied as it is packed, after its checksum has been compared.
 #ifndef SLUICE_LAYOUT_RELAYOUT_H_
 #define SLUICE_LAYOUT_RELAYOUT_H_
 
@@ -33,14 +33,15 @@ struct RelayoutOptions {
   HeadPredictorRecord head_predictor_record;
   const ActivityRecord* activity = nullptr;  // by position in the new order; null: what the file
                                              // has, unless the order changes
+  std::span<const float> thresholds;         // by layer; empty: those that the file has, if any
   bool overwrite = false;
   // Called now and then with bytes written so far and in all; false ends the run with Cancelled.
   std::function<bool(uint64_t, uint64_t)> progress;
 };
 
-// Returns the size of the new file. InvalidArgument if `out` is the input, or an order or predictor
-// does not fit the model; DataLoss if a weight does not match its checksum. Takes as much memory as
-// the FFN of a layer.
+// Returns the size of the new file. InvalidArgument if `out` is the input, or an order, predictor
+// or threshold does not fit the model; DataLoss if a weight does not match its checksum. Takes as
+// much memory as the FFN of a layer.
 absl::StatusOr<uint64_t> Relayout(const SluiceFile& in, const std::string& out,
                                   const RelayoutOptions& options);
 

@@ -31,7 +31,7 @@ std::string_view SectionName(SectionKind kind) {
   constexpr std::string_view kNames[] = {
       "?",         "config",         "tokenizer",        "directory",
       "vectors",   "tile checksums", "bundle checksums", "provenance",
-      "predictor", "activity",       "head predictor"};
+      "predictor", "activity",       "head predictor",   "thresholds"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -232,6 +232,10 @@ absl::Status SluiceFile::ReadSparsityRecords() {
     const auto read = [this](ByteReader& in) { return ReadActivityRecord(in, config_); };
     SLUICE_RETURN_IF_ERROR(ReadRecord(SectionKind::kActivity, ActivityRecordBytes(config_), read,
                                       activity_.emplace()));
+  }
+  if (is_there(SectionKind::kThresholds)) {
+    const auto read = [this](ByteReader& in) { return ReadThresholds(in, config_); };
+    SLUICE_RETURN_IF_ERROR(ReadRecord(SectionKind::kThresholds, kMaxRecord, read, thresholds_));
   }
   return absl::OkStatus();
 }

@@ -56,6 +56,10 @@ class SluiceFile {
     return head_predictor_ ? &*head_predictor_ : nullptr;
   }
   const ActivityRecord* activity() const { return activity_ ? &*activity_ : nullptr; }
+  // By layer: from which magnitude on an activation without exact zeros counts. Empty: has none.
+  std::span<const float> thresholds() const { return thresholds_; }
+  // True if neurons may be left out by their gate: exact zeros, or thresholds.
+  bool sparse() const { return config_.sparse() || !thresholds_.empty(); }
   const Section& section(SectionKind kind) const { return sections_[static_cast<size_t>(kind)]; }
 
   // Index into directory().matrices. The head of a tied model is the embedding. Only a file with
@@ -143,6 +147,7 @@ class SluiceFile {
   std::optional<PredictorRecord> predictor_;
   std::optional<HeadPredictorRecord> head_predictor_;
   std::optional<ActivityRecord> activity_;
+  std::vector<float> thresholds_;
   std::vector<float> vectors_;
   std::array<uint64_t, kLayerVectors + 1> vector_begins_ = {};  // in a layer, and their sum
   std::vector<uint32_t> tile_sums_;

@@ -33,8 +33,8 @@
 //
 // Section table: 40 bytes an entry: u32 kind, u32 zero, u64 offset, u64 stored bytes, u64 raw
 // bytes, u64 XXH3-64 of the stored bytes. Kinds 1 to 7 occur exactly once, 8 exactly if there are
-// predictors, 9 at most once, 10 exactly if there are predictors of heads (feature bit 2); unknown
-// kinds are ignored.
+// predictors, 9 and 11 at most once, 10 exactly if there are predictors of heads (feature bit 2);
+// unknown kinds are ignored.
 //
 // Matrix: rows of one WeightType (layout/weight_type.h) in tiles: `rows_per_tile` rows (together at
 // most kTileTarget bytes, or a single larger row), then zero padding to `tile_stride`, a multiple
@@ -153,6 +153,12 @@
 //   for each layer d_ff * u16: frequency of the neuron at each position, in 65535ths of the tokens
 //   u32 n   placement plans, at most 64, then for each a u32 for each layer: of how many of its
 //           neurons, the most frequent ones, the bundles are kept in DRAM
+//
+// Activation thresholds (kind 10), only for an activation without exact zeros. A reader that does
+// not know them runs the model dense, which is what they approximate.
+//   u32     version, 1
+//   u32 n   layers, then n * f32, finite and at least 0: a neuron is active where the magnitude of
+//           activation(gate(x)) is at least this
 #ifndef SLUICE_LAYOUT_SLUICE_FORMAT_H_
 #define SLUICE_LAYOUT_SLUICE_FORMAT_H_
 
@@ -198,8 +204,9 @@ enum class SectionKind : uint32_t {
   kPredictor = 8,
   kActivity = 9,
   kHeadPredictor = 10,
+  kThresholds = 11,
 };
-constexpr size_t kSectionKinds = 11;  // and none
+constexpr size_t kSectionKinds = 12;  // and none
 
 enum class MatrixRole : uint8_t {
   kEmbedding = 0,

@@ -109,6 +109,11 @@ absl::StatusOr<uint64_t> SluiceWriter::Finish(const Records& records) {
       WriteActivityRecord(*records.activity, out);
     }));
   }
+  if (!records.thresholds.empty()) {
+    SLUICE_RETURN_IF_ERROR(write_record(SectionKind::kThresholds, [&](ByteWriter& out) {
+      WriteThresholds(records.thresholds, out);
+    }));
+  }
 
   ByteWriter table;
   for (const StoredSection& s : sections_) {

@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint32_t kPredictorVersion = 1;
 constexpr uint32_t kActivityVersion = 1;
+constexpr uint32_t kThresholdsVersion = 1;
 
 absl::Status OtherVersion(const char* record, uint32_t version) {
   return absl::FailedPreconditionError(absl::StrFormat(
@@ -127,6 +128,49 @@ absl::StatusOr<ActivityRecord> ReadActivityRecord(ByteReader& in, const ModelCon
   }
   if (!in.ok()) return absl::DataLossError("activity record is cut short");
   return record;
+}
+
+absl::Status CheckThresholds(std::span<const float> thresholds, const ModelConfig& config) {
+  if (config.sparse()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("activation thresholds, but the activation, %s, gives exact zeros",
+                        ActivationName(config.activation)));
+  }
+  if (thresholds.size() != config.n_layers) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("activation thresholds of %u layers; the config has %u", thresholds.size(),
+                        config.n_layers));
+  }
+  for (uint32_t l = 0; l < config.n_layers; ++l) {
+    if (!std::isfinite(thresholds[l]) || thresholds[l] < 0.0f) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("the activation threshold of layer %u is %g", l, thresholds[l]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void WriteThresholds(std::span<const float> thresholds, ByteWriter& out) {
+  out.Put<uint32_t>(kThresholdsVersion);
+  out.Put<uint32_t>(static_cast<uint32_t>(thresholds.size()));
+  for (const float t : thresholds) out.Put<float>(t);
+}
+
+absl::StatusOr<std::vector<float>> ReadThresholds(ByteReader& in, const ModelConfig& config) {
+  const auto version = in.Get<uint32_t>();
+  if (in.ok() && version != kThresholdsVersion) return OtherVersion("thresholds", version);
+  const auto n_layers = in.Get<uint32_t>();
+  if (n_layers > in.remaining() / sizeof(float)) {
+    return absl::DataLossError("thresholds record is cut short");
+  }
+  std::vector<float> thresholds(n_layers);
+  for (float& t : thresholds) t = in.Get<float>();
+  if (!in.ok()) return absl::DataLossError("thresholds record is cut short");
+  const absl::Status status = CheckThresholds(thresholds, config);
+  if (!status.ok()) {
+    return absl::DataLossError(absl::StrFormat("thresholds record: %s", status.message()));
+  }
+  return thresholds;
 }
 
 }  // namespace sluice

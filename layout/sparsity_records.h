@@ -1,6 +1,7 @@
-// What a `.sluice` file may know about which neurons fire: how its predictors are asked, and how
-// often each neuron fired in the text that it was profiled with. Both are optional sections; the
-// records are described in layout/sluice_format.h.
+// What a `.sluice` file may know about which neurons fire: how its predictors are asked, how often
+// each neuron fired in the text that it was profiled with, and from which magnitude on an
+// activation without exact zeros counts. All are optional sections; the records are described in
+// layout/sluice_format.h.
 #ifndef SLUICE_LAYOUT_SPARSITY_RECORDS_H_
 #define SLUICE_LAYOUT_SPARSITY_RECORDS_H_
 
@@ -59,13 +60,19 @@ struct ActivityRecord {
 void WritePredictorRecord(const PredictorRecord& record, ByteWriter& out);
 void WriteHeadPredictorRecord(const HeadPredictorRecord& record, ByteWriter& out);
 void WriteActivityRecord(const ActivityRecord& record, ByteWriter& out);
+void WriteThresholds(std::span<const float> thresholds, ByteWriter& out);
 // DataLoss naming the field if anything does not fit the config.
 absl::StatusOr<PredictorRecord> ReadPredictorRecord(ByteReader& in, const ModelConfig& config);
 absl::StatusOr<HeadPredictorRecord> ReadHeadPredictorRecord(ByteReader& in,
                                                             const ModelConfig& config);
 absl::StatusOr<ActivityRecord> ReadActivityRecord(ByteReader& in, const ModelConfig& config);
+absl::StatusOr<std::vector<float>> ReadThresholds(ByteReader& in, const ModelConfig& config);
 // Raw bytes that a record of this model takes at most.
 uint64_t ActivityRecordBytes(const ModelConfig& config);
+
+// InvalidArgument unless a model of this config may have these activation thresholds: one a layer,
+// finite and not negative, and an activation without exact zeros.
+absl::Status CheckThresholds(std::span<const float> thresholds, const ModelConfig& config);
 
 }  // namespace sluice
 

@@ -3,17 +3,32 @@
 #include <limits>
 
 namespace sluice {
+namespace {
 
-ExactSelector::ExactSelector(const ModelConfig& config)
-    : threshold_(config.activation == Activation::kFatRelu && config.activation_threshold > 0.0f
-                     ? config.activation_threshold
-                     : std::numeric_limits<float>::denorm_min()) {}
+constexpr float kLeast = std::numeric_limits<float>::denorm_min();  // above zero
+
+}  // namespace
+
+ExactSelector::ExactSelector(const ModelConfig& config, std::span<const float> thresholds)
+    : activation_(config.activation),
+      parameter_(config.activation_threshold),
+      least_gate_(activation_ == Activation::kFatRelu && parameter_ > 0.0f ? parameter_ : kLeast),
+      thresholds_(thresholds.begin(), thresholds.end()) {
+  if (thresholds.empty()) thresholds_.assign(config.n_layers, kLeast);
+}
 
 uint32_t ExactSelector::Select(const SelectorInput& input, std::span<uint32_t> active) const {
   uint32_t n = 0;
+  if (activation_ != Activation::kSilu) {  // the gate says it without being activated
+    for (uint32_t p = 0; p < input.gate.size(); ++p) {
+      active[n] = p;
+      n += !(input.gate[p] < least_gate_);  // a NaN is active
+    }
+    return n;
+  }
   for (uint32_t p = 0; p < input.gate.size(); ++p) {
     active[n] = p;
-    n += !(input.gate[p] < threshold_);  // a NaN counts as active: errors must not be hidden
+    n += IsActive(input.layer, Activate(activation_, parameter_, input.gate[p]));
   }
   return n;
 }

@@ -4,8 +4,10 @@
 #ifndef SLUICE_PREDICTOR_NEURON_SELECTOR_H_
 #define SLUICE_PREDICTOR_NEURON_SELECTOR_H_
 
+#include <cmath>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "layout/model_config.h"
 
@@ -27,14 +29,26 @@ class NeuronSelector {
 };
 
 // The gate decides: a neuron is active if its activation is not exactly zero, so leaving the others
-// out does not change the result. For activations with exact zeros (ModelConfig::sparse).
+// out does not change the result; or, with thresholds by layer (CATS), if the magnitude of its
+// activation reaches that of the layer. What exact mode computes, what a profile counts, what
+// predictors learn and what they are held against: all of it is asked here.
 class ExactSelector : public NeuronSelector {
  public:
-  explicit ExactSelector(const ModelConfig& config);
+  // `thresholds` are SluiceFile::thresholds() or ActivationProfile::thresholds().
+  explicit ExactSelector(const ModelConfig& config, std::span<const float> thresholds = {});
   uint32_t Select(const SelectorInput& input, std::span<uint32_t> active) const override;
+  // For a neuron with activation(gate). A NaN counts as active: errors must not be hidden.
+  bool IsActive(uint32_t layer, float activated) const {
+    return !(std::fabs(activated) < thresholds_[layer]);
+  }
 
  private:
-  const float threshold_;  // active at or above it; for ReLU above zero
+  const Activation activation_;
+  const float parameter_;  // threshold of FATReLU
+  // Of an activation with exact zeros: active where the gate is at or above it; for ReLU above
+  // zero.
+  const float least_gate_;
+  std::vector<float> thresholds_;  // by layer, of the magnitude of the activation
 };
 
 }  // namespace sluice

@@ -22,13 +22,19 @@ namespace {
 
 constexpr uint64_t kSpinNs = 50'000;  // before a worker parks
 
-StreamFfn::Options StreamOptions(const MemoryPlan& plan, const ModelConfig& config, bool observed) {
+StreamFfn::Options StreamOptions(const MemoryPlan& plan, const SluiceFile& file,
+                                 const ExactSelector& selector, bool observed) {
+  const ModelConfig& config = file.config();
   StreamFfn::Options o;
   o.max_tokens = plan.chunk;
-  o.skip_inactive = plan.request.mode != DecodeMode::kDense && config.sparse();
+  // What is dense may leave out exact zeros, but nothing by thresholds: prompts of predicted mode.
+  const bool selects = plan.request.mode == DecodeMode::kPredicted
+                           ? config.sparse()
+                           : IsSparse(plan.request.mode, file);
+  if (selects) o.selector = &selector;
   o.keep_inactive = plan.holds_all_bundles;
   o.rectify_gate = observed && config.rectifies_up();
-  if (!IsSparse(plan.request.mode, config)) {
+  if (!IsSparse(plan.request.mode, file)) {
     o.keep = CacheSegment::kHot;
     o.keep_per_layer = (plan.n_slots + config.n_layers - 1) / config.n_layers;
   }
@@ -140,7 +146,7 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(pool_, ThreadPool::Create(n_threads, n_threads <= cores ? kSpinNs : 0));
   const NeuronCache::Shape shape = {config_.n_layers, config_.d_ff, file_.bundles().stride};
   SLUICE_ASSIGN_OR_RETURN(cache_, NeuronCache::Create(shape, plan_.n_slots));
-  if (IsSparse(plan_.request.mode, config_)) cache_->PlanHot(PlanHot(file_, plan_.n_slots));
+  if (IsSparse(plan_.request.mode, file_)) cache_->PlanHot(PlanHot(file_, plan_.n_slots));
   SLUICE_RETURN_IF_ERROR(OpenIo(options));
   if (plan_.request.mapped) {
     SLUICE_RETURN_IF_ERROR(MapFile());
@@ -154,7 +160,7 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(attention_,
                           AttentionLayer::Create(file_, plan_, *kernels_, *pool_, *store_, *io_,
                                                  *activations_, observer_));
-  selector_ = std::make_unique<ExactSelector>(config_);
+  selector_ = std::make_unique<ExactSelector>(config_, file_.thresholds());
   ffn_ = std::make_unique<FfnContext>(
       FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_, map_checked_});
   trace_ = options.trace;
@@ -192,8 +198,8 @@ void Decoder::MakeFfns(const DecoderOptions& options) {
     predicted_ffn_ = std::make_unique<PredictedFfn>(*ffn_, *predictor_, *demand_ffn_,
                                                     look_ahead_.get(), options.miss_skip);
   }
-  stream_ffn_ =
-      std::make_unique<StreamFfn>(*ffn_, StreamOptions(plan_, config_, observer_ != nullptr));
+  stream_ffn_ = std::make_unique<StreamFfn>(
+      *ffn_, StreamOptions(plan_, file_, *selector_, observer_ != nullptr));
 }
 
 // Of a call with so many tokens left. A predictor is asked for single tokens; whether it is asked
@@ -207,7 +213,7 @@ bool Decoder::TakesDemandPath(const Pass& pass) const {
   if (predictor_ != nullptr) return !pass.is_prompt;
   // What will stay in DRAM anyway is read once, whole and in order, instead of miss by miss.
   const bool fills_cache = plan_.holds_all_bundles && cache_->n_free() > 0;
-  return IsSparse(plan_.request.mode, config_) && pass.n_tokens < kStreamTokens && !fills_cache;
+  return IsSparse(plan_.request.mode, file_) && pass.n_tokens < kStreamTokens && !fills_cache;
 }
 
 // Predictors in the order in which they are asked: those that look at the layer before, a layer

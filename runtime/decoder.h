@@ -172,7 +172,7 @@ class Decoder {
   std::unique_ptr<WeightStore> store_;
   std::unique_ptr<Activations> activations_;
   std::unique_ptr<AttentionLayer> attention_;
-  std::unique_ptr<NeuronSelector> selector_;
+  std::unique_ptr<ExactSelector> selector_;
   std::unique_ptr<NeuronPredictor> predictor_;  // in predicted mode
   std::unique_ptr<FfnContext> ffn_;
   std::unique_ptr<LookAhead> look_ahead_;  // where reading ahead is of use

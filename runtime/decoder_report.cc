@@ -82,6 +82,7 @@ std::string Decoder::ModeNote() const {
       return "dense";
     case DecodeMode::kExact:
       if (config_.sparse()) return "exact";
+      if (file_.sparse()) return "exact by the file's thresholds; prompts too";
       return absl::StrFormat("exact (activation %s gives no exact zeros: every neuron is needed)",
                              ActivationName(config_.activation));
     case DecodeMode::kPredicted:

@@ -162,8 +162,9 @@ void StreamFfn::ComputeRows(uint32_t layer, uint32_t first, uint32_t begin, uint
     bool used = false;
     for (size_t t = 0; t < x.size(); ++t) {
       const float a = c_.Act(gate[t * c_.bundles().d_ff + first + r]);
-      coefficients_[t * kWindow + r] = a;
-      used |= !options_.skip_inactive || a != 0.0f;
+      const bool active = options_.selector == nullptr || options_.selector->IsActive(layer, a);
+      coefficients_[t * kWindow + r] = active ? a : 0.0f;
+      used |= active;
     }
     used_[r] = used;
     const bool check = is_wanted(r) && (fresh || c_.MustCheckMapped(layer, first + r));
@@ -182,7 +183,7 @@ void StreamFfn::ComputeRow(uint32_t row, std::span<const VectorView> x, int thre
   float* up = &thread_up_[scratch];
   uint32_t n = 0;
   for (uint32_t t = 0; t < x.size(); ++t) {
-    if (options_.skip_inactive && coefficients_[size_t{t} * kWindow + row] == 0.0f) continue;
+    if (options_.selector != nullptr && coefficients_[size_t{t} * kWindow + row] == 0.0f) continue;
     views[n] = x[t];
     tokens[n++] = t;
   }

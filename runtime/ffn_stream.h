@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "predictor/neuron_selector.h"
 #include "runtime/ffn_context.h"
 
 namespace sluice {
@@ -20,7 +21,8 @@ class StreamFfn {
  public:
   struct Options {
     uint32_t max_tokens = 1;
-    bool skip_inactive = false;  // leave out neurons whose activation is zero
+    // Leaves out neurons that are not active; null: none. Must outlive the FFN.
+    const ExactSelector* selector = nullptr;
     // Where passing bundles are kept while the cache has free slots: hot, so many a layer (every
     // pass needs all of them, and LRU would keep none), or cold without a bound.
     CacheSegment keep = CacheSegment::kCold;

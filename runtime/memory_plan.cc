@@ -146,7 +146,7 @@ class Planner {
         GiveToMatrices(ResidencyOrder(file_, Residency::kHeadPredictors));
       }
       GiveToCache(100);  // gates are for prompts only: bundles have their own
-    } else if (IsSparse(request_.mode, config_)) {
+    } else if (IsSparse(request_.mode, file_)) {
       GiveToCache(kHotPercent);
     }
     GiveToMatrices(ResidencyOrder(file_, Residency::kGates));
@@ -343,8 +343,8 @@ class Planner {
 
 }  // namespace
 
-bool IsSparse(DecodeMode mode, const ModelConfig& config) {
-  return mode == DecodeMode::kPredicted || (mode == DecodeMode::kExact && config.sparse());
+bool IsSparse(DecodeMode mode, const SluiceFile& file) {
+  return mode == DecodeMode::kPredicted || (mode == DecodeMode::kExact && file.sparse());
 }
 
 const char* DecodeModeName(DecodeMode mode) {

@@ -22,11 +22,11 @@ constexpr uint32_t kStreamTokens = 8;
 
 enum class DecodeMode {
   kDense,      // every neuron
-  kExact,      // the gate decides; same tokens as dense
+  kExact,      // the gate decides; same tokens as dense, unless by thresholds
   kPredicted,  // a predictor decides; prompts are dense
 };
 // Whether tokens that are decoded leave neurons out.
-bool IsSparse(DecodeMode mode, const ModelConfig& config);
+bool IsSparse(DecodeMode mode, const SluiceFile& file);
 
 // As flags and reports call it: "dense", "exact".
 const char* DecodeModeName(DecodeMode mode);

@@ -28,8 +28,8 @@ void Count(size_t n, std::span<const uint32_t> active, std::span<const uint32_t>
 
 }  // namespace
 
-PredictorMeter::PredictorMeter(const ModelConfig& config)
-    : selector_(config), layers_(config.n_layers), active_(config.d_ff) {}
+PredictorMeter::PredictorMeter(const ModelConfig& config, std::span<const float> thresholds)
+    : selector_(config, thresholds), layers_(config.n_layers), active_(config.d_ff) {}
 
 void PredictorMeter::Observe(const FfnObservation& o) {
   if (o.predicted.data() == nullptr) return;

@@ -20,7 +20,8 @@ namespace sluice {
 // Confined to the decode thread.
 class PredictorMeter : public FfnObserver {
  public:
-  explicit PredictorMeter(const ModelConfig& config);
+  // With the activation thresholds of the model's file, if it has any.
+  explicit PredictorMeter(const ModelConfig& config, std::span<const float> thresholds = {});
 
   // Tokens for which no predictor was asked, those of prompts, do not count.
   void Observe(const FfnObservation& observation) override;

@@ -11,7 +11,6 @@
 #include "runtime/ffn_observer.h"
 #include "runtime/head_needs.h"
 #include "runtime/memory_plan.h"
-#include "runtime/tensor_ops.h"
 
 namespace sluice {
 namespace {
@@ -75,35 +74,21 @@ class NeuronCollector : public Collector {
   NeuronCollector(const SluiceFile& file, const PredictorSampler::Options& options,
                   uint32_t first_layer, uint32_t n_layers)
       : Collector(file, options, first_layer, n_layers),
-        thresholds_(options.thresholds),
-        selector_(file.config()),
+        selector_(file.config(), options.thresholds),
         active_(file.config().d_ff) {}
 
   void Observe(const FfnObservation& seen) override {
     const uint32_t d_ff = file_.config().d_ff;
     Keep(seen, [&](uint32_t t) {
-      const auto active =
-          std::span(active_).first(Select(seen.layer, seen.gate.subspan(size_t{t} * d_ff, d_ff)));
+      const auto gate = seen.gate.subspan(size_t{t} * d_ff, d_ff);
+      const uint32_t n = selector_.Select({seen.layer, gate}, active_);
+      const auto active = std::span(active_).first(n);
       for (uint32_t& a : active) a = file_.NeuronAt(seen.layer, a);
       return active;
     });
   }
 
  private:
-  // Fills active_ with positions.
-  uint32_t Select(uint32_t layer, std::span<const float> gate) {
-    if (thresholds_.empty()) return selector_.Select({layer, gate}, active_);
-    const ModelConfig& config = file_.config();
-    uint32_t n = 0;
-    for (uint32_t p = 0; p < gate.size(); ++p) {
-      const float a = Activate(config.activation, config.activation_threshold, gate[p]);
-      active_[n] = p;
-      n += !(std::fabs(a) < thresholds_[layer]);
-    }
-    return n;
-  }
-
-  const std::span<const float> thresholds_;
   const ExactSelector selector_;
   std::vector<uint32_t> active_;
 };

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "io/status.h"
-#include "runtime/tensor_ops.h"
+#include "layout/model_config.h"
 
 namespace sluice {
 namespace {
@@ -27,7 +27,6 @@ ProfileRun::ProfileRun(const SluiceFile& file, ProfileRequest request)
     : file_(file),
       config_(file.config()),
       request_(std::move(request)),
-      selector_(config_),
       profile_(ProfileIdentity::Of(file), request_.set_bytes),
       positions_(config_.d_ff),
       active_(config_.n_layers) {}
@@ -42,11 +41,13 @@ absl::StatusOr<ActivationProfile> ProfileRun::Run(Decoder& decoder) {
     finds_thresholds_ = true;
     histogram_.resize(size_t{config_.n_layers} * kSteps);
     SLUICE_RETURN_IF_ERROR(RunSequences(decoder, sequences, /*with_held_out=*/false));
-    thresholds_ = Thresholds();
-    profile_.set_thresholds(thresholds_);
+    profile_.set_thresholds(Thresholds());
     finds_thresholds_ = false;
     histogram_ = {};
+  } else {
+    profile_.set_thresholds({file_.thresholds().begin(), file_.thresholds().end()});
   }
+  selector_.emplace(config_, profile_.thresholds());
   SLUICE_RETURN_IF_ERROR(RunSequences(decoder, sequences, /*with_held_out=*/true));
   return std::move(profile_);
 }
@@ -110,11 +111,6 @@ std::vector<float> ProfileRun::Thresholds() const {
   return thresholds;
 }
 
-bool ProfileRun::IsActive(uint32_t layer, float gate) const {
-  const float a = Activate(config_.activation, config_.activation_threshold, gate);
-  return !(std::fabs(a) < thresholds_[layer]);  // a NaN counts as active: see ExactSelector
-}
-
 // Sets the bits of the active neurons of a layer.
 void ProfileRun::MarkActive(const FfnObservation& o) {
   const uint32_t d_ff = config_.d_ff, n_words = WordsOf(d_ff);
@@ -125,14 +121,7 @@ void ProfileRun::MarkActive(const FfnObservation& o) {
     const auto bits =
         std::span(bits_).subspan(t * token_words + size_t{o.layer} * n_words, n_words);
     std::fill(bits.begin(), bits.end(), 0);
-    uint32_t n = 0;
-    if (thresholds_.empty()) {
-      n = selector_.Select({.layer = o.layer, .gate = gate}, positions_);
-    } else {
-      for (uint32_t p = 0; p < d_ff; ++p) {
-        if (IsActive(o.layer, gate[p])) positions_[n++] = p;
-      }
-    }
+    const uint32_t n = selector_->Select({.layer = o.layer, .gate = gate}, positions_);
     for (uint32_t i = 0; i < n; ++i) {
       const uint32_t id = file_.NeuronAt(o.layer, positions_[i]);
       bits[id / 64] |= uint64_t{1} << (id % 64);

@@ -35,7 +35,7 @@ struct ProfileRequest {
   uint64_t set_bytes = ActivationProfile::kDefaultSetBytes;
   // Share of the neurons to make inactive in a model without exact zeros, by a threshold for each
   // layer (CATS: the quantile of |activation(gate)| over the training tokens, to one part in 512 of
-  // its value). The text is run twice.
+  // its value). The text is run twice. Without it the thresholds of the file hold, if it has any.
   std::optional<double> sparsify = std::nullopt;
   const std::atomic<int>* stop = nullptr;
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;  // tokens
@@ -64,20 +64,18 @@ class ProfileRun : public FfnObserver {
   void AddToHistogram(const FfnObservation& o);
   std::vector<float> Thresholds() const;
   void MarkActive(const FfnObservation& o);
-  bool IsActive(uint32_t layer, float gate) const;
   void AppendChunk(uint32_t n_tokens);
 
   const SluiceFile& file_;
   const ModelConfig& config_;
   const ProfileRequest request_;
-  const ExactSelector selector_;
+  std::optional<ExactSelector> selector_;  // once the thresholds are known
   ActivationProfile profile_;
   uint64_t n_done_ = 0, n_total_ = 0;  // tokens, for the progress
 
   bool finds_thresholds_ = false;
   // [layers x kSteps] how often |activation(gate)| had the float whose leading bits are the index.
   std::vector<uint64_t> histogram_;
-  std::vector<float> thresholds_;  // empty: the activation has exact zeros
 
   std::vector<int32_t> sequence_;  // that is being run
   size_t n_observed_ = 0;          // of its tokens

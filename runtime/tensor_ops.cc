@@ -64,21 +64,6 @@ void AddToGroups(std::span<const float> y, std::span<const uint32_t> groups, uin
   }
 }
 
-float Activate(Activation activation, float threshold, float gate) {
-  switch (activation) {
-    case Activation::kSilu:
-      return gate / (1.0f + std::exp(-gate));
-    case Activation::kRelu:
-    case Activation::kDRelu:
-      return gate < 0.0f ? 0.0f : gate;
-    case Activation::kRelu2:
-      return gate < 0.0f ? 0.0f : gate * gate;
-    case Activation::kFatRelu:
-      return gate < threshold ? 0.0f : gate;
-  }
-  return 0.0f;
-}
-
 void SoftmaxInPlace(std::span<float> x) {
   const float max = *std::max_element(x.begin(), x.end());
   double sum = 0;

@@ -30,9 +30,6 @@ void AddToRows(std::span<const float> y, float* rows, uint32_t n);
 void AddToGroups(std::span<const float> y, std::span<const uint32_t> groups, uint32_t size,
                  float* x);
 
-// The FFN activation of one gate value.
-float Activate(Activation activation, float threshold, float gate);
-
 // x = exp(x - max) / sum.
 void SoftmaxInPlace(std::span<float> x);
 

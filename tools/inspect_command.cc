@@ -103,10 +103,22 @@ Json HeadPredictorsJson(const SluiceFile& file) {
   return json;
 }
 
+// Of activations; null if there are none.
+Json ThresholdsJson(const SluiceFile& file) {
+  if (file.thresholds().empty()) return nullptr;
+  return std::vector<float>(file.thresholds().begin(), file.thresholds().end());
+}
+
 std::string PredictorsText(const SluiceFile& file, const PredictorRecord* p, MatrixRole fc1) {
   if (p == nullptr) return "none";
   return absl::StrFormat("input %s, rank %s, threshold %s", InputName(p->input),
                          RangeText(PredictorRanks(file, fc1)), RangeText(p->thresholds));
+}
+
+std::string_view SparsityText(const SluiceFile& file) {
+  if (file.config().sparse()) return "neurons at zero are skipped";
+  if (file.sparse()) return "no exact zeros: exact mode skips neurons below thresholds";
+  return "no exact zeros: every neuron is needed";
 }
 
 Json ToJson(const SluiceFile& file, const TokenizerData& tokenizer) {
@@ -164,6 +176,7 @@ Json ToJson(const SluiceFile& file, const TokenizerData& tokenizer) {
         {"layer_offsets", b.layer_offsets}}},
       {"predictors", PredictorsJson(file, file.predictor(), MatrixRole::kPredictor1)},
       {"head_predictors", HeadPredictorsJson(file)},
+      {"thresholds", ThresholdsJson(file)},
       {"tokenizer",
        {{"kind", tokenizer.kind == TokenizerKind::kSentencePiece ? "sentencepiece" : "byte bpe"},
         {"tokens", tokenizer.tokens.size()},
@@ -193,10 +206,8 @@ void Print(const SluiceFile& file, const TokenizerData& tokenizer) {
       c.n_kv_heads, c.head_dim, c.vocab_size);
   absl::PrintF("activation  %s", ActivationName(c.activation));
   if (c.activation == Activation::kFatRelu) absl::PrintF(" at %g", c.activation_threshold);
-  absl::PrintF(
-      " (%s); %s%s\n", OriginName(c.activation_origin),
-      c.sparse() ? "neurons at zero are skipped" : "no exact zeros: every neuron is needed",
-      c.gated ? "" : "; no gate: the up rows decide");
+  absl::PrintF(" (%s); %s%s\n", OriginName(c.activation_origin), SparsityText(file),
+               c.gated ? "" : "; no gate: the up rows decide");
   absl::PrintF("context     %s; %s epsilon %g\n", PositionsText(c),
                c.norm == NormKind::kRms ? "norm" : "layer norm", c.norm_epsilon);
   absl::PrintF("head        %s\n", c.tied_head ? "tied to the embedding" : "its own matrix");
@@ -216,6 +227,10 @@ void Print(const SluiceFile& file, const TokenizerData& tokenizer) {
   if (const HeadPredictorRecord* h = file.head_predictor(); h != nullptr) {
     absl::PrintF("of heads    %s; for %g of the squared norms\n",
                  PredictorsText(file, &h->use, MatrixRole::kHeadPredictor1), h->label_share);
+  }
+  if (!file.thresholds().empty()) {
+    absl::PrintF("thresholds  |%s(gate)| at least %s\n", ActivationName(c.activation),
+                 RangeText(file.thresholds()));
   }
   absl::PrintF("source      %s (%s), written by %s\n", p.source_name, p.source_types, p.writer);
   const std::string gate = c.gated ? absl::StrFormat("gate %.2e, ", p.gate_error) : "";

@@ -140,7 +140,7 @@ class Scorer {
       DecoderOptions options;
       UseDevice(device_, &options);
       UsePrediction(flags_.prediction, &options);
-      PredictorMeter meter(file_->config());
+      PredictorMeter meter(file_->config(), file_->thresholds());
       const bool measures = flags_.layers && run.plan.request.mode == DecodeMode::kPredicted;
       if (measures) options.observer = &meter;
       if (measures && run.plan.request.predicts_heads()) {

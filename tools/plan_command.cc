@@ -168,7 +168,7 @@ class Planner {
     }
     return absl::OkStatus();
   }
-  bool sparse() const { return IsSparse(request_.mode, file_->config()); }
+  bool sparse() const { return IsSparse(request_.mode, *file_); }
   absl::StatusOr<Forecast> ForecastFor(const MemoryPlan& plan) const {
     return ForecastRun(*file_, plan, *device_.profile, sparse() ? &*trace_ : nullptr, cost_,
                        report_.prompt_tokens);

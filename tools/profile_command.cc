@@ -116,10 +116,10 @@ class Profiler {
  private:
   absl::Status CheckSparsity() const {
     const std::string activation(ActivationName(file_->config().activation));
-    if (!file_->config().sparse() && !flags_.sparsify) {
+    if (!file_->sparse() && !flags_.sparsify) {
       return absl::FailedPreconditionError(absl::StrFormat(
-          "%s: is naturally dense: its activation, %s, gives no exact zeros; give --sparsify 0.5 "
-          "to have a threshold in each layer make half of its neurons inactive, at some loss",
+          "%s: is not naturally sparse: its activation, %s, gives no exact zeros; --sparsify 0.5 "
+          "leaves out half of its neurons by a threshold in each layer, at some loss",
           flags_.model, activation));
     }
     if (file_->config().sparse() && flags_.sparsify) {

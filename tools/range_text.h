@@ -4,15 +4,14 @@
 
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 
 namespace sluice {
 
 // "8" or "8..16"; of at least one value.
-template <typename T>
-std::string RangeText(const std::vector<T>& values) {
+template <typename Values>
+std::string RangeText(const Values& values) {
   const auto [least, most] = std::minmax_element(values.begin(), values.end());
   return *least == *most ? absl::StrCat(*least) : absl::StrCat(*least, "..", *most);
 }

@@ -129,6 +129,7 @@ int RunReorder(const RepackFlags& flags) {
   RelayoutOptions options;
   options.order = order->order;
   options.activity = &order->activity;
+  options.thresholds = profile->thresholds();
   options.overwrite = flags.force;
   absl::StatusOr<uint64_t> bytes;
   {
@@ -236,7 +237,7 @@ void RegisterRepack(CLI::App& app, std::function<int()>* action) {
       "where 4096 wastes much)");
   cmd->add_option("--profile", flags->profile,
                   "IN is a .sluice file: lay its neurons in the order of this profile of it, of "
-                  "sluice profile; no weight is changed")
+                  "sluice profile, and store the thresholds of --sparsify; no weight is changed")
       ->check(NotEmpty());
   cmd->add_flag("--force", flags->force, "Overwrite OUT");
   cmd->add_flag("--dry-run", flags->dry_run, "Say what would be written, and write nothing");

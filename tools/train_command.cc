@@ -134,6 +134,7 @@ absl::Status WriteOut(const SluiceFile& file, const ActivationProfile& profile,
     weights.push_back({l.predictor.rank, l.predictor.fc1, l.predictor.fc2});
     record.thresholds.push_back(l.predictor.threshold);
   }
+  options.thresholds = profile.thresholds();
   options.overwrite = flags.force;
   ProfileOrder order;
   if (flags.heads) {
