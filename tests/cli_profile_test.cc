@@ -129,7 +129,7 @@ TEST_F(ProfileTest, DenseModelsNeedAShareToMakeInactive) {
   const std::string silu = dir_.File("silu.sluice");
   ASSERT_EQ(RunSluice({"repack", dir_.File("silu.gguf"), silu}).exit_code, kOk);
   const Arguments profile = {"profile", "-m", silu, "-o", out_, "--text", text_};
-  ExpectError(profile, kError, "naturally dense");
+  ExpectError(profile, kError, "is not naturally sparse: its activation, silu");
   Arguments half = profile;
   half.insert(half.end(), {"--sparsify", "0.5", "--json"});
   const RunResult run = RunSluice(half);

@@ -1,4 +1,4 @@
-// The parts of the format that only a file with predictors has.
+// The parts of the format that only a file has of which it is known which neurons fire.
 #include <functional>
 #include <limits>
 
@@ -17,7 +17,8 @@ using testing::StartsWith;
 
 class PredictedFileTest : public testing::Test {
  protected:
-  PredictedFileTest() : model_(MakeTinyPredicted(WeightType::kQ4)) {
+  explicit PredictedFileTest(TinySluice model = MakeTinyPredicted(WeightType::kQ4))
+      : model_(std::move(model)) {
     const auto size = WriteTinySluice(model_, path_);
     EXPECT_TRUE(size.ok()) << size.status();
     image_ = SluiceImage::Load(path_);
@@ -155,6 +156,66 @@ TEST_F(PredictedFileTest, ActivityMayBeAbsent) {
   const auto file = SluiceFile::Open(path_);
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ((*file)->activity(), nullptr);
+}
+
+class ThresholdFileTest : public PredictedFileTest {
+ protected:
+  ThresholdFileTest() : PredictedFileTest(MakeTinyThresholded(WeightType::kQ4)) {}
+};
+
+TEST_F(ThresholdFileTest, ThresholdsComeBack) {
+  const auto file = SluiceFile::Open(path_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_THAT((*file)->thresholds(), testing::ElementsAre(0.25f, 0.0f));
+  EXPECT_TRUE((*file)->sparse());
+}
+
+TEST_F(ThresholdFileTest, ThresholdsMayBeAbsent) {
+  std::erase_if(image_.entries, [](const SluiceImage::Entry& e) {
+    return e.kind == static_cast<uint32_t>(SectionKind::kThresholds);
+  });
+  image_.Seal();
+  image_.Write(path_);
+  const auto file = SluiceFile::Open(path_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_TRUE((*file)->thresholds().empty());
+  EXPECT_FALSE((*file)->sparse());
+}
+
+TEST_F(ThresholdFileTest, DamagedThresholdsAreRefused) {
+  constexpr SectionKind kKind = SectionKind::kThresholds;
+  Store<uint32_t>(kKind, 0, 9);
+  ExpectRefused("thresholds record has version 9");
+  Store<uint32_t>(kKind, 4, 1);
+  ExpectRefused("activation thresholds of 1 layers; the config has 2");
+  for (const uint32_t n : {3u, UINT32_MAX}) {
+    Store<uint32_t>(kKind, 4, n);
+    ExpectRefused("thresholds record is cut short");
+  }
+  for (const float t : {-0.5f, std::numeric_limits<float>::infinity(),
+                        std::numeric_limits<float>::quiet_NaN()}) {
+    Store<float>(kKind, 12, t);
+    ExpectRefused("the activation threshold of layer 1 is ");
+  }
+  const auto raw = image_.ReadSection(kKind);
+  for (size_t n = 1; n < raw.size(); ++n) {
+    image_.ReplaceSection(kKind, std::span(raw).first(n));
+    ExpectRefused("thresholds record is cut short");
+  }
+  image_.entries.push_back(image_.entries.back());
+  ExpectRefused("two thresholds sections");
+}
+
+TEST_F(ThresholdFileTest, AnActivationWithExactZerosHasNone) {
+  auto config = image_.ReadSection(SectionKind::kConfig);
+  ByteReader in(config);
+  auto model = ReadConfig(in);
+  ASSERT_TRUE(model.ok());
+  model->activation = Activation::kRelu;
+  ByteWriter out;
+  WriteConfig(*model, out);
+  image_.ReplaceSection(SectionKind::kConfig, out.bytes());
+  ExpectRefused("the activation, relu, gives exact zeros");
 }
 
 }  // namespace

@@ -216,7 +216,8 @@ ReferenceDecoder::Vector ReferenceDecoder::Ffn(const Layer& layer, const Vector&
   const Vector gate = gated ? layer.gate.Times(x) : up;
   Vector inner(gate.size());
   for (size_t i = 0; i < gate.size(); ++i) {
-    const float a = Activate(gate[i]);
+    float a = Activate(gate[i]);
+    if (std::fabs(a) < layer.threshold) a = 0.0f;
     n_zero_ += a == 0.0f;
     const bool rectified = config_.activation == Activation::kDRelu && up[i] < 0;
     inner[i] = gated ? a * (rectified ? 0.0f : up[i]) : a;

@@ -26,6 +26,11 @@ class ReferenceDecoder {
   // that of the arithmetic alone.
   void RoundLikeDecoder(WeightType type);
 
+  // By layer: an activation of a smaller magnitude counts as zero from now on.
+  void SetThresholds(std::span<const float> thresholds) {
+    for (size_t l = 0; l < layers_.size(); ++l) layers_[l].threshold = thresholds[l];
+  }
+
   // [tokens x vocab_size]: the logits after each token.
   std::vector<std::vector<float>> Logits(std::span<const int32_t> tokens) const;
 
@@ -50,6 +55,7 @@ class ReferenceDecoder {
     Vector q_bias, k_bias, v_bias, o_bias;  // empty where the model has none
     Matrix gate, up, down;                  // gate of no rows: the FFN has none
     Vector up_bias, down_bias;
+    float threshold = 0;
   };
 
   Vector Normed(const Vector& x, const Norm& norm) const;

@@ -191,6 +191,35 @@ TEST_F(RelayoutTest, ActivityIsKeptUnlessTheOrderChanges) {
   EXPECT_EQ(Must(SluiceFile::Open(dir_.File("other.sluice")))->activity(), nullptr);
 }
 
+TEST_F(RelayoutTest, ThresholdsAreStoredKeptAndReplaced) {
+  ToyModel toy;
+  toy.activation = Activation::kSilu;
+  const PackedModel silu(toy, WeightType::kQ4);
+  const std::vector<float> some = {0.1f, 0.0f, 0.3f}, others = {1.0f, 2.0f, 3.0f};
+  const std::string first = dir_.File("first.sluice"), second = dir_.File("second.sluice");
+  RelayoutOptions options;
+  options.thresholds = some;
+  Must(Relayout(silu.file(), first, options));
+  const auto file = Must(SluiceFile::Open(first));
+  EXPECT_THAT(file->thresholds(), testing::ElementsAreArray(some));
+  EXPECT_EQ(file->weights_id(), silu.file().weights_id());
+  EXPECT_NE(file->model_id(), silu.file().model_id());
+  const auto order = ShuffledOrder(file->config());
+  RelayoutOptions reorder;
+  reorder.order = order;
+  Must(Relayout(*file, second, reorder));
+  EXPECT_THAT(Must(SluiceFile::Open(second))->thresholds(), testing::ElementsAreArray(some));
+  options.thresholds = others;
+  options.overwrite = true;
+  Must(Relayout(*file, second, options));
+  EXPECT_THAT(Must(SluiceFile::Open(second))->thresholds(), testing::ElementsAreArray(others));
+  options.thresholds = std::span(some).first(2);
+  EXPECT_THAT(Relayout(*file, second, options).status().message(),
+              HasSubstr("thresholds of 2 layers"));
+  options.thresholds = some;
+  EXPECT_THAT(Try(options).message(), HasSubstr("relu, gives exact zeros"));
+}
+
 TEST_F(RelayoutTest, RefusesWhatDoesNotFitTheModel) {
   const ModelConfig& c = plain_.file().config();
   auto order = ShuffledOrder(c);

@@ -244,5 +244,26 @@ TEST_F(SelectorTest, ExactTakesWhatItsActivationDoesNotMakeZero) {
   EXPECT_EQ(SelectFor(Activation::kFatRelu, 0.0f), (std::vector<uint32_t>{3, 4, 5, 6, 7}));
 }
 
+TEST_F(SelectorTest, WithThresholdsItGoesByTheMagnitudeOfTheActivation) {
+  ModelConfig config;
+  config.n_layers = 2;
+  config.activation = Activation::kSilu;
+  // |silu| of -1 is 0.269, of 0.5 0.311, of 0.49 0.304.
+  const std::vector<float> thresholds = {0.25f, 0.31f};
+  const ExactSelector selector(config, thresholds);
+  const auto select = [&](const ExactSelector& s, uint32_t layer) {
+    std::vector<uint32_t> active(gate_.size());
+    active.resize(s.Select({layer, gate_}, active));
+    return active;
+  };
+  EXPECT_EQ(select(selector, 0), (std::vector<uint32_t>{0, 4, 5, 6, 7}));
+  EXPECT_EQ(select(selector, 1), (std::vector<uint32_t>{4, 6, 7}));
+  EXPECT_FALSE(selector.IsActive(0, -0.24f));
+  EXPECT_TRUE(selector.IsActive(0, -0.25f)) << "one that reaches it is active";
+  EXPECT_TRUE(selector.IsActive(0, NAN));
+  EXPECT_EQ(select(ExactSelector(config), 1), (std::vector<uint32_t>{0, 3, 4, 5, 6, 7}))
+      << "without thresholds, all that is not zero";
+}
+
 }  // namespace
 }  // namespace sluice

@@ -171,6 +171,14 @@ TinySluice MakeTinyHeadPredicted(WeightType ffn) {
   return model;
 }
 
+TinySluice MakeTinyThresholded(WeightType ffn) {
+  TinySluice model = MakeTinyPredicted(ffn);
+  model.config.activation = Activation::kSilu;
+  model.config.activation_threshold = 0.0f;
+  model.thresholds = {0.25f, 0.0f};
+  return model;
+}
+
 uint32_t TinyNeuron(uint32_t layer, uint32_t position) {
   return (position * 5 + layer + 1) % 96;  // a permutation: 5 and 96 have no common divisor
 }
@@ -200,7 +208,8 @@ absl::StatusOr<uint64_t> WriteTinySluice(const TinySluice& model, const std::str
   return writer->Finish({model.vectors, model.tokenizer, model.provenance,
                          model.predictor ? &*model.predictor : nullptr,
                          model.activity ? &*model.activity : nullptr,
-                         model.head_predictor ? &*model.head_predictor : nullptr});
+                         model.head_predictor ? &*model.head_predictor : nullptr,
+                         model.thresholds});
 }
 
 }  // namespace sluice

@@ -26,6 +26,7 @@ struct TinySluice {
   std::optional<PredictorRecord> predictor;
   std::optional<ActivityRecord> activity;
   std::optional<HeadPredictorRecord> head_predictor;
+  std::vector<float> thresholds;
 };
 
 // 2 layers, width 64, FFN 96, 4 heads of 16 with 2 for K and V, biases on Q/K/V, FATReLU, untied
@@ -36,6 +37,9 @@ TinySluice MakeTinySluice(WeightType ffn);
 TinySluice MakeTinyPredicted(WeightType ffn);
 // And with predictors of heads, of rank 64 and 32.
 TinySluice MakeTinyHeadPredicted(WeightType ffn);
+
+// The same with SiLU instead of FATReLU, and activation thresholds.
+TinySluice MakeTinyThresholded(WeightType ffn);
 
 // MakeTinySluice's as a relative of the Llama family with all that one may have: layer norms, no
 // gate, all biases, learned positions, and half of each head rotated all the same.

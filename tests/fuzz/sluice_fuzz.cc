@@ -31,11 +31,13 @@ SluiceImage MakeImage(const TinySluice& model) {
   return loaded;
 }
 
-// With all that a model of the Llama family may have, or a relative.
-const SluiceImage& GoodImage(bool relative) {
-  static const SluiceImage images[] = {MakeImage(MakeTinyHeadPredicted(WeightType::kQ4)),
-                                       MakeImage(MakeTinyRelative(WeightType::kQ4))};
-  return images[relative];
+// With all that a model of the Llama family may have, with exact zeros or thresholds, or a relative.
+constexpr size_t kImages = 3;
+const SluiceImage& GoodImage(size_t i) {
+  static const SluiceImage images[kImages] = {MakeImage(MakeTinyHeadPredicted(WeightType::kQ4)),
+                                              MakeImage(MakeTinyRelative(WeightType::kQ4)),
+                                              MakeImage(MakeTinyThresholded(WeightType::kQ4))};
+  return images[i];
 }
 
 std::byte ConsumeByte(FuzzedDataProvider& input) {
@@ -77,7 +79,7 @@ void EditTable(FuzzedDataProvider& input, SluiceImage& image) {
       image.entries[input.ConsumeIntegralInRange<size_t>(0, image.entries.size() - 1)];
   switch (input.ConsumeIntegralInRange(0, 4)) {
     case 0:
-      e.kind = input.ConsumeIntegralInRange<uint32_t>(0, 11);
+      e.kind = input.ConsumeIntegralInRange<uint32_t>(0, kSectionKinds + 1);
       break;
     case 1:
       e.offset = input.ConsumeIntegral<uint64_t>();
@@ -101,7 +103,7 @@ void EditStored(FuzzedDataProvider& input, SluiceImage& image) {
 }
 
 SluiceImage EditedImage(FuzzedDataProvider& input) {
-  SluiceImage image = GoodImage(input.ConsumeBool());
+  SluiceImage image = GoodImage(input.ConsumeIntegralInRange<size_t>(0, kImages - 1));
   // Sections first: an edited table may not lead to them any more.
   for (int n = input.ConsumeIntegralInRange(0, kMaxEdits); n > 0; --n) EditSection(input, image);
   for (int n = input.ConsumeIntegralInRange(0, 2); n > 0; --n) EditStored(input, image);
@@ -148,6 +150,11 @@ float UseVectors(const SluiceFile& file) {
   }
   add(file.output_norm());
   add(file.output_norm_bias());
+  add(file.thresholds());
+  // What decides by them takes one for each layer.
+  if (!file.thresholds().empty() && file.thresholds().size() != file.config().n_layers) {
+    std::abort();
+  }
   add(file.rope_divisors());
   add(file.learned_position(0));
   add(file.learned_position(file.config().context_length - 1));
