@@ -154,7 +154,7 @@
 //   u32 n   placement plans, at most 64, then for each a u32 for each layer: of how many of its
 //           neurons, the most frequent ones, the bundles are kept in DRAM
 //
-// Activation thresholds (kind 10), only for an activation without exact zeros. A reader that does
+// Activation thresholds (kind 11), only for an activation without exact zeros. A reader that does
 // not know them runs the model dense, which is what they approximate.
 //   u32     version, 1
 //   u32 n   layers, then n * f32, finite and at least 0: a neuron is active where the magnitude of

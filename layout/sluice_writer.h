@@ -45,7 +45,7 @@ class SluiceWriter {
     const PredictorRecord* predictor = nullptr;  // given exactly if the directory has predictors
     const ActivityRecord* activity = nullptr;    // null: not known
     const HeadPredictorRecord* head_predictor = nullptr;  // as `predictor`
-    std::span<const float> thresholds = {};      // empty: none
+    std::span<const float> thresholds = {};               // empty: none
   };
   // Writes the rest and renames. Returns the file size.
   absl::StatusOr<uint64_t> Finish(const Records& records);

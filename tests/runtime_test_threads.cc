@@ -261,8 +261,8 @@ TEST_F(SelectorTest, WithThresholdsItGoesByTheMagnitudeOfTheActivation) {
   EXPECT_FALSE(selector.IsActive(0, -0.24f));
   EXPECT_TRUE(selector.IsActive(0, -0.25f)) << "one that reaches it is active";
   EXPECT_TRUE(selector.IsActive(0, NAN));
-  EXPECT_EQ(select(ExactSelector(config), 1), (std::vector<uint32_t>{0, 3, 4, 5, 6, 7}))
-      << "without thresholds, all that is not zero";
+  EXPECT_EQ(select(ExactSelector(config), 1), (std::vector<uint32_t>{0, 4, 5, 6, 7}))
+      << "without thresholds, all whose activation is not zero";
 }
 
 }  // namespace
