@@ -205,11 +205,10 @@ absl::StatusOr<uint64_t> WriteTinySluice(const TinySluice& model, const std::str
     SLUICE_RETURN_IF_ERROR(WriteMatrix(model, i, *writer));
   }
   SLUICE_RETURN_IF_ERROR(WriteBundles(model, *writer));
-  return writer->Finish({model.vectors, model.tokenizer, model.provenance,
-                         model.predictor ? &*model.predictor : nullptr,
-                         model.activity ? &*model.activity : nullptr,
-                         model.head_predictor ? &*model.head_predictor : nullptr,
-                         model.thresholds});
+  return writer->Finish(
+      {model.vectors, model.tokenizer, model.provenance,
+       model.predictor ? &*model.predictor : nullptr, model.activity ? &*model.activity : nullptr,
+       model.head_predictor ? &*model.head_predictor : nullptr, model.thresholds});
 }
 
 }  // namespace sluice

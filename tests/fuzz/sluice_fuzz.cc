@@ -31,7 +31,8 @@ SluiceImage MakeImage(const TinySluice& model) {
   return loaded;
 }
 
-// With all that a model of the Llama family may have, with exact zeros or thresholds, or a relative.
+// With all that a model of the Llama family may have, with exact zeros or thresholds, or a
+// relative.
 constexpr size_t kImages = 3;
 const SluiceImage& GoodImage(size_t i) {
   static const SluiceImage images[kImages] = {MakeImage(MakeTinyHeadPredicted(WeightType::kQ4)),
