@@ -105,7 +105,7 @@ class IoThreadImpl final : public IoThread {
     std::vector<IoRequest> requests = std::vector<IoRequest>(ReadMerger::kMostBatch);
     size_t begin = 0, end = 0;   // those that were not started
     std::vector<uint32_t> runs;  // how all of them are done, if there is a merger
-    size_t run = 0;              // the next of these
+    size_t next_run = 0;
     bool empty() const { return begin == end; }
   };
 
@@ -244,7 +244,7 @@ bool IoThreadImpl::HasWork() const {
 }
 
 void IoThreadImpl::Fill(SpscQueue<IoRequest>& queue, Batch* batch) {
-  batch->begin = batch->run = 0;
+  batch->begin = batch->next_run = 0;
   batch->end = queue.Pop(batch->requests);
   if (merger_ == nullptr || batch->empty()) return;
   const auto runs = merger_->Split(std::span(batch->requests).first(batch->end));
@@ -258,7 +258,7 @@ std::span<const IoRequest> IoThreadImpl::NextRun() {
   if (demand_batch_.empty() && look_ahead_batch_.empty()) Fill(look_ahead_, &look_ahead_batch_);
   Batch& batch = demand_batch_.empty() ? look_ahead_batch_ : demand_batch_;
   if (batch.empty()) return {};
-  const size_t count = merger_ != nullptr ? batch.runs[batch.run++] : 1;
+  const size_t count = merger_ != nullptr ? batch.runs[batch.next_run++] : 1;
   const std::span<const IoRequest> run(&batch.requests[batch.begin], count);
   batch.begin += count;
   return run;

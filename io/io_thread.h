@@ -2,7 +2,7 @@
 //
 // The decode thread hands over batches of reads through a lock-free single-producer queue and takes
 // completions from another; neither side allocates or locks. Demand reads go before look-ahead
-// reads, and of either those that lie near each other are done together if a merger says so.
+// reads, and those of one kind that lie near each other are done together if a merger says so.
 // The I/O thread completes short reads, retries EINTR and EAGAIN, retries EIO a bounded
 // number of times, and after EINVAL on a direct descriptor turns to the buffered one for good,
 // which mode_change_note() tells. With nothing to do it sleeps. While a deep queue is full it tells

@@ -89,12 +89,9 @@ absl::Status CheckAllPredictors(const SluiceFile& in, const RelayoutOptions& opt
 // By layer: those that are given, else those of the file, of which `fc1` is the role.
 std::vector<uint32_t> Ranks(const SluiceFile& in, std::span<const PredictorWeights> given,
                             MatrixRole fc1) {
+  if (given.empty()) return in.directory().ranks(fc1);
   std::vector<uint32_t> ranks;
   for (const PredictorWeights& p : given) ranks.push_back(p.rank);
-  if (!given.empty()) return ranks;
-  for (const MatrixEntry& m : in.directory().matrices) {
-    if (m.role == fc1) ranks.push_back(m.rows);
-  }
   return ranks;
 }
 
@@ -206,7 +203,7 @@ class Relayouter {
   absl::Status WritePredictor(uint32_t matrix) {
     const MatrixEntry& m = writer_.directory().matrices[matrix];
     const bool by_neuron = m.role == MatrixRole::kPredictor2;
-    const bool of_heads = m.role >= MatrixRole::kHeadPredictor1;
+    const bool of_heads = IsHeadPredictor(m.role);
     const auto given = of_heads ? options_.head_predictors : options_.predictors;
     std::vector<uint32_t> source = SourcePositions(m.layer);
     if (given.empty()) {

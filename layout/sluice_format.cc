@@ -218,7 +218,7 @@ Directory MakeDirectory(const ModelConfig& config, const DirectoryShape& shape) 
   uint64_t at = kHeaderBytes;
   for (const auto& [role, layer] :
        MatrixOrder(config, !shape.predictor_ranks.empty(), !shape.head_predictor_ranks.empty())) {
-    const bool of_heads = role >= MatrixRole::kHeadPredictor1;
+    const bool of_heads = IsHeadPredictor(role);
     const auto& ranks = of_heads ? shape.head_predictor_ranks : shape.predictor_ranks;
     const bool predicts = IsPredictor(role);
     const WeightType type =

@@ -143,8 +143,7 @@
 // are 0 what Q, K and V are applied to, 1 the residual before the attention's norm, 2 that of the
 // layer before. Behind the thresholds
 //   f32     label share: a head counts as needed for a token if it is among the fewest whose
-//   squared
-//           norms make up this share of all heads', above 0 and at most 1
+//           squared norms make up this share of all heads', above 0 and at most 1
 //
 // Activity (kind 9), of the text that the model was profiled with:
 //   u32     version, 1
@@ -222,6 +221,7 @@ enum class MatrixRole : uint8_t {
   kHeadPredictor2 = 10,
 };
 constexpr bool IsPredictor(MatrixRole role) { return role >= MatrixRole::kPredictor1; }
+constexpr bool IsHeadPredictor(MatrixRole role) { return role >= MatrixRole::kHeadPredictor1; }
 constexpr uint32_t kMaxRank = 8192;  // of a predictor
 // The rank that a predictor is stored with: rows are whole blocks, zeros at the end change nothing.
 constexpr uint32_t PaddedRank(uint32_t rank) {
@@ -279,6 +279,14 @@ struct Directory {
   // Those of heads come with those of neurons, never alone.
   bool has_head_predictors() const {
     return !matrices.empty() && matrices.back().role == MatrixRole::kHeadPredictor2;
+  }
+  // By layer, of the predictors whose first matrices have the role `fc1`; empty if there are none.
+  std::vector<uint32_t> ranks(MatrixRole fc1) const {
+    std::vector<uint32_t> ranks;
+    for (const MatrixEntry& m : matrices) {
+      if (m.role == fc1) ranks.push_back(m.rows);
+    }
+    return ranks;
   }
   // Whether a reader must know feature bit 0.
   bool needs_predictor_feature() const { return bundles.has_gate || has_predictors(); }

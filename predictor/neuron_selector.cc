@@ -11,8 +11,10 @@ constexpr float kLeast = std::numeric_limits<float>::denorm_min();  // above zer
 
 ExactSelector::ExactSelector(const ModelConfig& config, std::span<const float> thresholds)
     : activation_(config.activation),
-      parameter_(config.activation_threshold),
-      least_gate_(activation_ == Activation::kFatRelu && parameter_ > 0.0f ? parameter_ : kLeast),
+      fatrelu_threshold_(config.activation_threshold),
+      least_gate_(activation_ == Activation::kFatRelu && fatrelu_threshold_ > 0.0f
+                      ? fatrelu_threshold_
+                      : kLeast),
       thresholds_(thresholds.begin(), thresholds.end()) {
   if (thresholds.empty()) thresholds_.assign(config.n_layers, kLeast);
 }
@@ -28,7 +30,7 @@ uint32_t ExactSelector::Select(const SelectorInput& input, std::span<uint32_t> a
   }
   for (uint32_t p = 0; p < input.gate.size(); ++p) {
     active[n] = p;
-    n += IsActive(input.layer, Activate(activation_, parameter_, input.gate[p]));
+    n += IsActive(input.layer, Activate(activation_, fatrelu_threshold_, input.gate[p]));
   }
   return n;
 }

@@ -44,7 +44,7 @@ class ExactSelector : public NeuronSelector {
 
  private:
   const Activation activation_;
-  const float parameter_;  // threshold of FATReLU
+  const float fatrelu_threshold_;
   // Of an activation with exact zeros: active where the gate is at or above it; for ReLU above
   // zero.
   const float least_gate_;

@@ -78,20 +78,11 @@ std::string_view InputName(PredictorInput input) {
   return "?";
 }
 
-// `fc1` says of which predictors.
-std::vector<uint32_t> PredictorRanks(const SluiceFile& file, MatrixRole fc1) {
-  std::vector<uint32_t> ranks;
-  for (const MatrixEntry& m : file.directory().matrices) {
-    if (m.role == fc1) ranks.push_back(m.rows);
-  }
-  return ranks;
-}
-
-// Null if there are none.
+// Null if there are none; `fc1` says of which predictors.
 Json PredictorsJson(const SluiceFile& file, const PredictorRecord* p, MatrixRole fc1) {
   if (p == nullptr) return nullptr;
   return {{"input", InputName(p->input)},
-          {"ranks", PredictorRanks(file, fc1)},
+          {"ranks", file.directory().ranks(fc1)},
           {"thresholds", p->thresholds}};
 }
 
@@ -112,7 +103,7 @@ Json ThresholdsJson(const SluiceFile& file) {
 std::string PredictorsText(const SluiceFile& file, const PredictorRecord* p, MatrixRole fc1) {
   if (p == nullptr) return "none";
   return absl::StrFormat("input %s, rank %s, threshold %s", InputName(p->input),
-                         RangeText(PredictorRanks(file, fc1)), RangeText(p->thresholds));
+                         RangeText(file.directory().ranks(fc1)), RangeText(p->thresholds));
 }
 
 std::string_view SparsityText(const SluiceFile& file) {
