@@ -33,7 +33,7 @@ size_t AttentionLayer::ScratchBytes(const ModelConfig& config, uint32_t chunk) {
 
 absl::StatusOr<std::unique_ptr<AttentionLayer>> AttentionLayer::Create(
     const SluiceFile& file, const MemoryPlan& plan, const KernelTable& kernels, ThreadPool& pool,
-    WeightStore& store, const WeightIo& io, Activations& activations, FfnObserver* observer) {
+    WeightStore& store, Activations& activations, FfnObserver* observer) {
   auto a = std::unique_ptr<AttentionLayer>(
       new AttentionLayer(file, plan.chunk, kernels, pool, store, activations, observer));
   const bool predicts = plan.request.predicts_heads();
@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<AttentionLayer>> AttentionLayer::Create(
                                        file.rope_divisors(), kernels, pool));
   if (predicts) {
     SLUICE_ASSIGN_OR_RETURN(a->heads_, PredictedHeads::Create(file, plan.request.context, kernels,
-                                                              pool, store, io, *a->attention_));
+                                                              pool, store, *a->attention_));
   }
   return a;
 }
@@ -70,7 +70,7 @@ absl::Status AttentionLayer::Multiply(MatrixRole role, uint32_t layer,
 
 // q_, and K and V of all positions up to the last of the pass.
 absl::Status AttentionLayer::MakeAll(uint32_t layer, std::span<const VectorView> x) {
-  if (heads_ != nullptr) SLUICE_RETURN_IF_ERROR(heads_->MakeAll(layer, first_));
+  if (heads_ != nullptr) SLUICE_RETURN_IF_ERROR(heads_->MakeUpAll(layer, first_));
   SLUICE_RETURN_IF_ERROR(Multiply(MatrixRole::kQ, layer, x, q_.data(), config_.q_dim()));
   SLUICE_RETURN_IF_ERROR(Multiply(MatrixRole::kK, layer, x, k_.data(), config_.kv_dim()));
   SLUICE_RETURN_IF_ERROR(Multiply(MatrixRole::kV, layer, x, v_.data(), config_.kv_dim()));

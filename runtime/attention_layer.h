@@ -38,7 +38,7 @@ class AttentionLayer {
   // plan.
   static absl::StatusOr<std::unique_ptr<AttentionLayer>> Create(
       const SluiceFile& file, const MemoryPlan& plan, const KernelTable& kernels, ThreadPool& pool,
-      WeightStore& store, const WeightIo& io, Activations& activations, FfnObserver* observer);
+      WeightStore& store, Activations& activations, FfnObserver* observer);
 
   // The tokens of this pass have the positions first .. first + n - 1. `predicts`: it is a single
   // token, for which heads are chosen if that was asked for.
@@ -50,9 +50,6 @@ class AttentionLayer {
   HeadStats head_stats() const { return heads_ != nullptr ? heads_->stats() : HeadStats{}; }
   // Layers of which no single heads can be had, since Q, K or V pass through the stream ring.
   uint32_t n_whole_layers() const;
-
-  // Outputs of the heads for the tokens of the last Run, [n x heads * head_dim].
-  std::span<const float> attended() const { return attended_; }
 
   // Of the vectors between the projections, for a chunk of tokens.
   static size_t ScratchBytes(const ModelConfig& config, uint32_t chunk);

@@ -157,9 +157,8 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   observer_ = options.observer;
   activations_ =
       std::make_unique<Activations>(plan_.chunk, std::max(config_.d_model, config_.q_dim()));
-  SLUICE_ASSIGN_OR_RETURN(attention_,
-                          AttentionLayer::Create(file_, plan_, *kernels_, *pool_, *store_, *io_,
-                                                 *activations_, observer_));
+  SLUICE_ASSIGN_OR_RETURN(attention_, AttentionLayer::Create(file_, plan_, *kernels_, *pool_,
+                                                             *store_, *activations_, observer_));
   selector_ = std::make_unique<ExactSelector>(config_, file_.thresholds());
   ffn_ = std::make_unique<FfnContext>(
       FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_, map_checked_});
@@ -423,12 +422,11 @@ void Decoder::RecordActive(uint32_t layer, uint32_t token) {
 
 void Decoder::Show(uint32_t layer, uint32_t first, uint32_t n,
                    std::span<const uint32_t> predicted) const {
-  const auto rows = [=](std::span<const float> values, size_t width) {
-    return values.subspan(first * width, n * width);
+  const auto rows = [=](const std::vector<float>& values, size_t width) {
+    return std::span(values).subspan(first * width, n * width);
   };
   observer_->Observe({.layer = layer,
                       .n_tokens = n,
-                      .attended = rows(attention_->attended(), config_.q_dim()),
                       .residual = rows(x_, config_.d_model),
                       .normed = rows(normed_, config_.d_model),
                       .gate = rows(gate_, config_.d_ff),

@@ -44,7 +44,7 @@ DecoderStats Decoder::stats() const {
   if (look_ahead_ != nullptr) s.look_ahead = look_ahead_->stats();
   if (predicted_ffn_ != nullptr) {
     s.skipped = predicted_ffn_->n_skipped();
-    s.predictor_ns = predicted_ffn_->predictor_ns();
+    s.predictor_ns = predictor_->busy_ns();
   }
   const HeadStats heads = attention_->head_stats();
   s.heads = heads.heads;

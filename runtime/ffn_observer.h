@@ -12,7 +12,6 @@ namespace sluice {
 struct FfnObservation {
   uint32_t layer = 0;
   uint32_t n_tokens = 0;
-  std::span<const float> attended;  // [n x heads * head_dim] outputs of the heads, before O
   std::span<const float> residual;  // [n x d_model] what the FFN's norm is applied to
   std::span<const float> normed;    // [n x d_model] what the FFN's matrices are applied to
   // [n x d_ff] gate(normed) by position, before the activation; of an FFN without a gate

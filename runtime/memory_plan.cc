@@ -280,7 +280,7 @@ class Planner {
   }
 
   bool IsUsed(const MatrixEntry& m) const {
-    if (m.role >= MatrixRole::kHeadPredictor1) return request_.predicts_heads();
+    if (IsHeadPredictor(m.role)) return request_.predicts_heads();
     return !IsPredictor(m.role) || request_.mode == DecodeMode::kPredicted;
   }
   void HoldEverything() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "io/clock.h"
 #include "io/status.h"
 
 namespace sluice {
@@ -19,11 +20,7 @@ uint32_t NumOutputs(const SluiceFile& file, PredictedPart part) {
 }
 
 uint32_t MaxRank(const SluiceFile& file, PredictedPart part) {
-  uint32_t rank = 0;
-  for (const MatrixEntry& m : file.directory().matrices) {
-    if (m.role == Fc1(part)) rank = std::max(rank, m.rows);
-  }
-  return rank;
+  return std::ranges::max(file.directory().ranks(Fc1(part)));
 }
 
 }  // namespace
@@ -50,6 +47,7 @@ size_t NeuronPredictor::ScratchBytes(const SluiceFile& file, PredictedPart part)
 
 absl::StatusOr<uint32_t> NeuronPredictor::Predict(uint32_t layer, const float* x,
                                                   std::span<uint32_t> active) {
+  const uint64_t begin_ns = NowNs(), stall_ns = store_.stall_ns();
   const uint32_t fc1 = file_.MatrixIndex(fc1_, layer);
   const uint32_t rank = file_.matrix(fc1).rows;
   const auto n_outputs = static_cast<uint32_t>(logits_.size());
@@ -65,6 +63,7 @@ absl::StatusOr<uint32_t> NeuronPredictor::Predict(uint32_t layer, const float* x
     active[n] = p;
     n += !(logits_[p] < threshold);
   }
+  busy_ns_ += NowNs() - begin_ns - (store_.stall_ns() - stall_ns);
   return n;
 }
 

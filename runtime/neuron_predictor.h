@@ -36,6 +36,8 @@ class NeuronPredictor {
 
   // Of the last call, by position.
   std::span<const float> logits() const { return logits_; }
+  // That all calls took, without waiting for reads of matrices that are streamed.
+  uint64_t busy_ns() const { return busy_ns_; }
 
   static size_t ScratchBytes(const SluiceFile& file, PredictedPart part);
 
@@ -49,6 +51,7 @@ class NeuronPredictor {
   Activations input_, hidden_;  // in the forms that dots need
   std::vector<float> inner_;    // [rank]
   std::vector<float> logits_;   // [neurons or heads]
+  uint64_t busy_ns_ = 0;
 };
 
 }  // namespace sluice

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "io/clock.h"
 #include "io/status.h"
 #include "runtime/tensor_ops.h"
 
@@ -64,9 +63,7 @@ absl::Status PredictedFfn::ReadAhead(uint32_t layer, const float* residual) {
 
 absl::StatusOr<uint32_t> PredictedFfn::Ask(uint32_t layer, const float* input,
                                            std::span<uint32_t> active) {
-  const uint64_t begin_ns = NowNs(), stall_ns = c_.io.stall_ns();
   SLUICE_ASSIGN_OR_RETURN(const uint32_t n, predictor_.Predict(layer, input, active));
-  predictor_ns_ += NowNs() - begin_ns - (c_.io.stall_ns() - stall_ns);
   return miss_skip_ > 0 ? SkipMisses(layer, active.first(n)) : n;
 }
 

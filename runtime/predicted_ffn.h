@@ -36,8 +36,6 @@ class PredictedFfn {
 
   // Predicted, and left out since they were not cached.
   uint64_t n_skipped() const { return n_skipped_; }
-  // That asking predictors took, without waiting for reads of those that are streamed.
-  uint64_t predictor_ns() const { return predictor_ns_; }
 
   static size_t ScratchBytes(const BundleLayout& bundles);
 
@@ -57,7 +55,7 @@ class PredictedFfn {
   uint32_t n_expected_ = 0;
   std::vector<uint32_t> missing_;  // scratch of SkipMisses
   std::vector<float> normed_;      // scratch of ReadAhead
-  uint64_t n_skipped_ = 0, predictor_ns_ = 0;
+  uint64_t n_skipped_ = 0;
 };
 
 }  // namespace sluice

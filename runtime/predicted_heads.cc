@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "io/clock.h"
 #include "io/status.h"
 #include "runtime/tensor_ops.h"
 
@@ -20,14 +19,12 @@ size_t KeyScratch(const ModelConfig& c) {
 }  // namespace
 
 PredictedHeads::PredictedHeads(const SluiceFile& file, KeptInputs kept, const KernelTable& kernels,
-                               ThreadPool& pool, WeightStore& store, const WeightIo& io,
-                               Attention& attention)
+                               ThreadPool& pool, WeightStore& store, Attention& attention)
     : file_(file),
       config_(file.config()),
       kept_(std::move(kept)),
       pool_(pool),
       store_(store),
-      io_(io),
       attention_(attention),
       predictor_(file, PredictedPart::kHeads, kernels, pool, store),
       chosen_(config_.n_heads),
@@ -47,10 +44,10 @@ size_t PredictedHeads::ScratchBytes(const SluiceFile& file) {
 
 absl::StatusOr<std::unique_ptr<PredictedHeads>> PredictedHeads::Create(
     const SluiceFile& file, uint32_t context, const KernelTable& kernels, ThreadPool& pool,
-    WeightStore& store, const WeightIo& io, Attention& attention) {
+    WeightStore& store, Attention& attention) {
   SLUICE_ASSIGN_OR_RETURN(KeptInputs kept, KeptInputs::Create(file, context));
   return std::unique_ptr<PredictedHeads>(
-      new PredictedHeads(file, std::move(kept), kernels, pool, store, io, attention));
+      new PredictedHeads(file, std::move(kept), kernels, pool, store, attention));
 }
 
 bool PredictedHeads::IsResident(uint32_t layer) const {
@@ -62,15 +59,14 @@ bool PredictedHeads::IsResident(uint32_t layer) const {
 absl::StatusOr<std::span<const uint32_t>> PredictedHeads::Choose(uint32_t layer,
                                                                  const float* residual,
                                                                  const float* normed) {
-  const uint64_t begin_ns = NowNs(), stall_ns = io_.stall_ns();
+  const bool looks_back = predictor_.input() == PredictorInput::kPrevious;
   const float* input = residual;
   if (predictor_.input() == PredictorInput::kNormed) input = normed;
-  if (predictor_.input() == PredictorInput::kPrevious && layer > 0) input = previous_.data();
+  if (looks_back && layer > 0) input = previous_.data();
   SLUICE_ASSIGN_OR_RETURN(const uint32_t n, predictor_.Predict(layer, input, chosen_));
-  std::copy_n(residual, config_.d_model, previous_.begin());
+  if (looks_back) std::copy_n(residual, config_.d_model, previous_.begin());
   stats_.heads += config_.n_heads;
   stats_.chosen += n;
-  stats_.predictor_ns += NowNs() - begin_ns - (io_.stall_ns() - stall_ns);
   return std::span<const uint32_t>(chosen_).first(n);
 }
 
@@ -101,7 +97,7 @@ absl::Status PredictedHeads::MakeNeeded(uint32_t layer, uint32_t position,
   return absl::OkStatus();
 }
 
-absl::Status PredictedHeads::MakeAll(uint32_t layer, uint32_t first) {
+absl::Status PredictedHeads::MakeUpAll(uint32_t layer, uint32_t first) {
   ForgetFrom(layer, first);
   for (uint32_t h = 0; h < config_.n_kv_heads; ++h) {
     SLUICE_RETURN_IF_ERROR(MakeUp(layer, h, first));

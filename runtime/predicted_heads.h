@@ -33,7 +33,7 @@ namespace sluice {
 struct HeadStats {
   uint64_t heads = 0, chosen = 0;  // of the tokens for which the predictor was asked
   uint64_t made_later = 0;         // pairs of a KV head and a position: K and V that were lacking
-  uint64_t predictor_ns = 0;       // asking took, without waiting for reads of what is streamed
+  uint64_t predictor_ns = 0;       // see NeuronPredictor::busy_ns
 };
 
 class PredictedHeads {
@@ -41,7 +41,7 @@ class PredictedHeads {
   // Borrows all; the file has predictors of heads, and `attention` keeps angles.
   static absl::StatusOr<std::unique_ptr<PredictedHeads>> Create(
       const SluiceFile& file, uint32_t context, const KernelTable& kernels, ThreadPool& pool,
-      WeightStore& store, const WeightIo& io, Attention& attention);
+      WeightStore& store, Attention& attention);
 
   // The query heads that a token needs, in rising order; valid until the next call. Layers in
   // order.
@@ -55,11 +55,15 @@ class PredictedHeads {
   absl::Status MakeNeeded(uint32_t layer, uint32_t position, std::span<const uint32_t> chosen,
                           const VectorView& x);
   // Makes what positions before `first` lack: a pass with all heads begins there.
-  absl::Status MakeAll(uint32_t layer, uint32_t first);
+  absl::Status MakeUpAll(uint32_t layer, uint32_t first);
   // K and V of all heads have been stored up to position `end`.
   void NoteAllMade(uint32_t layer, uint32_t end);
 
-  const HeadStats& stats() const { return stats_; }
+  HeadStats stats() const {
+    HeadStats stats = stats_;
+    stats.predictor_ns = predictor_.busy_ns();
+    return stats;
+  }
 
   static size_t KeptBytes(const SluiceFile& file, uint32_t context) {
     return KeptInputs::Bytes(file, context);
@@ -68,7 +72,7 @@ class PredictedHeads {
 
  private:
   PredictedHeads(const SluiceFile& file, KeptInputs kept, const KernelTable& kernels,
-                 ThreadPool& pool, WeightStore& store, const WeightIo& io, Attention& attention);
+                 ThreadPool& pool, WeightStore& store, Attention& attention);
   void ForgetFrom(uint32_t layer, uint32_t position);
   absl::Status MakeUp(uint32_t layer, uint32_t kv_head, uint32_t end);
   absl::Status Multiply(uint32_t layer, std::span<const uint32_t> kv_heads,
@@ -82,12 +86,11 @@ class PredictedHeads {
   KeptInputs kept_;
   ThreadPool& pool_;
   WeightStore& store_;
-  const WeightIo& io_;
   Attention& attention_;
   NeuronPredictor predictor_;
   std::vector<uint32_t> chosen_;   // [heads]
   std::vector<uint32_t> needed_;   // [KV heads]
-  std::vector<float> previous_;    // residual of the layer before
+  std::vector<float> previous_;    // residual of the layer before, if the predictor looks at that
   std::vector<uint32_t> n_made_;   // by layer and KV head: positions whose K and V are there
   std::vector<VectorView> views_;  // of positions that are made up together
   std::vector<float> k_, v_;       // for those, or of all KV heads of a token

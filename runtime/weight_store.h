@@ -47,6 +47,9 @@ class WeightStore {
                               uint32_t group_rows, std::span<const VectorView> x, float* out,
                               size_t out_stride);
 
+  // How long the decode thread has waited for reads so far.
+  uint64_t stall_ns() const { return io_.stall_ns(); }
+
   // The embeddings of tokens as floats, out [n x d_model]. Reads a tile for each of them if the
   // embedding is not resident.
   absl::Status Embed(std::span<const int32_t> tokens, float* out);

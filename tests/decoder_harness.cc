@@ -157,7 +157,7 @@ absl::StatusOr<Logits> RunTokens(const SluiceFile& file, const Way& way,
   return RunTokens(*decoder, tokens, prompt);
 }
 
-void ExpectSameBitsEveryWay(const SluiceFile& file, DecodeMode mode,
+void ExpectSameBitsEveryWay(const SluiceFile& file, const Way& base,
                             std::span<const int32_t> tokens, size_t prompt,
                             const Logits& expected) {
   const auto check = [&](const Way& way) {
@@ -165,19 +165,17 @@ void ExpectSameBitsEveryWay(const SluiceFile& file, DecodeMode mode,
   };
   size_t i = 0;
   for (const EngineKind engine : Engines()) {
-    Way way;
-    way.mode = mode;
+    Way way = base;
     way.engine = engine;
     way.threads = 2;  // for which the budgets are
     for (const uint64_t budget : Budgets(file, way)) {
       way.budget = budget;
-      way.threads = i % 4 == 0 ? 2 : 1;
+      way.threads = i % 2 == 0 ? 1 : 2;
       way.chunk = i++ % 3 == 0 ? 1 : 64;
       check(way);
     }
   }
-  Way mapped;
-  mapped.mode = mode;
+  Way mapped = base;
   mapped.mapped = true;
   check(mapped);
 }

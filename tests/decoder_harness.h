@@ -98,8 +98,8 @@ absl::StatusOr<Logits> RunTokens(const SluiceFile& file, const Way& way,
                                  std::span<const int32_t> tokens, size_t prompt);
 
 // Fails the test unless the weights, however they come (engines, budgets, chunks, one or two
-// threads, mapped), give these logits in this mode.
-void ExpectSameBitsEveryWay(const SluiceFile& file, DecodeMode mode,
+// threads, mapped), give these logits in this mode and with all else that `base` says.
+void ExpectSameBitsEveryWay(const SluiceFile& file, const Way& base,
                             std::span<const int32_t> tokens, size_t prompt, const Logits& expected);
 
 // Greedy decoding: `n` tokens after `prompt`.

@@ -7,48 +7,19 @@
 #include "gtest/gtest.h"
 #include "layout/sluice_file.h"
 #include "layout/verify.h"
-#include "tests/cost_bound.h"
 #include "tests/format_test_files.h"
 
 namespace sluice {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
-
-class HeadPredictedFileTest : public testing::Test {
+class HeadPredictedFileTest : public EditedFileTest {
  protected:
-  HeadPredictedFileTest() : model_(MakeTinyHeadPredicted(WeightType::kQ4)) { WriteGood(); }
+  HeadPredictedFileTest() : EditedFileTest(MakeTinyHeadPredicted(WeightType::kQ4)) {}
 
-  void WriteGood() {
-    const auto size = WriteTinySluice(model_, path_);
-    EXPECT_TRUE(size.ok()) << size.status();
-    image_ = SluiceImage::Load(path_);
-  }
   template <typename T>
-  void Store(size_t at, T value) {
-    auto raw = image_.ReadSection(SectionKind::kHeadPredictor);
-    StoreLe<T>(&raw[at], value);
-    image_.ReplaceSection(SectionKind::kHeadPredictor, raw);
+  void StoreInRecord(size_t at, T value) {
+    Store<T>(SectionKind::kHeadPredictor, at, value);
   }
-  // Expects that the image as it was edited is refused, and brings back the good one.
-  void ExpectRefused(const std::string& what) {
-    image_.Seal();
-    image_.Write(path_);
-    {
-      const CostBound bound;
-      const absl::Status status = SluiceFile::Open(path_).status();
-      EXPECT_TRUE(absl::IsDataLoss(status) || absl::IsFailedPrecondition(status)) << status;
-      EXPECT_THAT(std::string(status.message()), StartsWith(path_));
-      EXPECT_THAT(std::string(status.message()), HasSubstr(what));
-    }
-    WriteGood();
-  }
-
-  const TinySluice model_;
-  TempDir dir_;
-  const std::string path_ = dir_.File("heads.sluice");
-  SluiceImage image_;
 };
 
 TEST_F(HeadPredictedFileTest, RecordAndMatricesComeBack) {
@@ -84,7 +55,7 @@ TEST_F(HeadPredictedFileTest, AProgramThatKnowsNoPredictorsOfHeadsIsTold) {
 TEST_F(HeadPredictedFileTest, WildDirectoriesAreRefused) {
   const size_t first = model_.directory.matrices.size() - 4;  // fc1 of layer 0
   const auto edit = [&](const std::function<void(std::vector<MatrixEntry>&)>& change) {
-    EditDirectoryOf(image_, [&](Directory& d) { change(d.matrices); });
+    EditDirectory([&](Directory& d) { change(d.matrices); });
   };
   for (const uint32_t rank : {0u, 33u, UINT32_MAX & ~31u}) {
     edit([&](auto& m) { m[first].rows = rank; });
@@ -105,16 +76,16 @@ TEST_F(HeadPredictedFileTest, WildDirectoriesAreRefused) {
 }
 
 TEST_F(HeadPredictedFileTest, WildRecordsAreRefused) {
-  Store<uint32_t>(0, 9);
+  StoreInRecord<uint32_t>(0, 9);
   ExpectRefused("head predictor record has version 9");
-  Store<uint8_t>(4, 3);
+  StoreInRecord<uint8_t>(4, 3);
   ExpectRefused("head predictor record: unknown input 3");
-  Store<uint32_t>(5, UINT32_MAX);
+  StoreInRecord<uint32_t>(5, UINT32_MAX);
   ExpectRefused("head predictor record is of 4294967295 layers");
-  Store<float>(13, std::numeric_limits<float>::infinity());
+  StoreInRecord<float>(13, std::numeric_limits<float>::infinity());
   ExpectRefused("head predictor record: the threshold of layer 1 is no number");
   for (const float share : {0.0f, -1.0f, 1.5f, std::numeric_limits<float>::quiet_NaN()}) {
-    Store<float>(17, share);
+    StoreInRecord<float>(17, share);
     ExpectRefused("head predictor record: a label share of");
   }
   const auto raw = image_.ReadSection(SectionKind::kHeadPredictor);
@@ -126,12 +97,9 @@ TEST_F(HeadPredictedFileTest, WildRecordsAreRefused) {
 }
 
 TEST_F(HeadPredictedFileTest, PredictorsAndTheirRecordComeTogether) {
-  std::erase_if(image_.entries, [](const SluiceImage::Entry& e) {
-    return e.kind == static_cast<uint32_t>(SectionKind::kHeadPredictor);
-  });
+  Drop(SectionKind::kHeadPredictor);
   ExpectRefused("has predictors of heads, but there is no record of how they are used");
-  EditDirectoryOf(image_,
-                  [](Directory& d) { d.matrices.erase(d.matrices.end() - 4, d.matrices.end()); });
+  EditDirectory([](Directory& d) { d.matrices.erase(d.matrices.end() - 4, d.matrices.end()); });
   ExpectRefused("has no predictors of heads, but there is a record of how they are used");
 }
 

@@ -6,50 +6,14 @@
 #include "gtest/gtest.h"
 #include "layout/sluice_file.h"
 #include "layout/verify.h"
-#include "tests/cost_bound.h"
 #include "tests/format_test_files.h"
 
 namespace sluice {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
-
-class PredictedFileTest : public testing::Test {
+class PredictedFileTest : public EditedFileTest {
  protected:
-  explicit PredictedFileTest(TinySluice model = MakeTinyPredicted(WeightType::kQ4))
-      : model_(std::move(model)) {
-    const auto size = WriteTinySluice(model_, path_);
-    EXPECT_TRUE(size.ok()) << size.status();
-    image_ = SluiceImage::Load(path_);
-  }
-
-  void EditDirectory(const std::function<void(Directory&)>& edit) { EditDirectoryOf(image_, edit); }
-  template <typename T>
-  void Store(SectionKind kind, size_t at, T value) {
-    auto raw = image_.ReadSection(kind);
-    StoreLe<T>(&raw[at], value);
-    image_.ReplaceSection(kind, raw);
-  }
-  // Expects that the image as it was edited is refused, and brings back the good one.
-  void ExpectRefused(const std::string& what) {
-    image_.Seal();
-    image_.Write(path_);
-    {
-      const CostBound bound;
-      const absl::Status status = SluiceFile::Open(path_).status();
-      EXPECT_TRUE(absl::IsDataLoss(status) || absl::IsFailedPrecondition(status)) << status;
-      EXPECT_THAT(std::string(status.message()), StartsWith(path_));
-      EXPECT_THAT(std::string(status.message()), HasSubstr(what));
-    }
-    EXPECT_TRUE(WriteTinySluice(model_, path_).ok());
-    image_ = SluiceImage::Load(path_);
-  }
-
-  const TinySluice model_;
-  TempDir dir_;
-  const std::string path_ = dir_.File("predicted.sluice");
-  SluiceImage image_;
+  PredictedFileTest() : EditedFileTest(MakeTinyPredicted(WeightType::kQ4)) {}
 };
 
 TEST_F(PredictedFileTest, RecordsAndMatricesComeBack) {
@@ -139,28 +103,21 @@ TEST_F(PredictedFileTest, WildRecordsAreRefused) {
 }
 
 TEST_F(PredictedFileTest, PredictorsAndTheirRecordComeTogether) {
-  std::erase_if(image_.entries, [](const SluiceImage::Entry& e) {
-    return e.kind == static_cast<uint32_t>(SectionKind::kPredictor);
-  });
+  Drop(SectionKind::kPredictor);
   ExpectRefused("there is no record of how they are used");
   EditDirectory([](Directory& d) { d.matrices.erase(d.matrices.end() - 4, d.matrices.end()); });
   ExpectRefused("there is a record of how they are used");
 }
 
 TEST_F(PredictedFileTest, ActivityMayBeAbsent) {
-  std::erase_if(image_.entries, [](const SluiceImage::Entry& e) {
-    return e.kind == static_cast<uint32_t>(SectionKind::kActivity);
-  });
-  image_.Seal();
-  image_.Write(path_);
-  const auto file = SluiceFile::Open(path_);
+  const auto file = OpenWithout(SectionKind::kActivity);
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ((*file)->activity(), nullptr);
 }
 
-class ThresholdFileTest : public PredictedFileTest {
+class ThresholdFileTest : public EditedFileTest {
  protected:
-  ThresholdFileTest() : PredictedFileTest(MakeTinyThresholded(WeightType::kQ4)) {}
+  ThresholdFileTest() : EditedFileTest(MakeTinyThresholded(WeightType::kQ4)) {}
 };
 
 TEST_F(ThresholdFileTest, ThresholdsComeBack) {
@@ -171,12 +128,7 @@ TEST_F(ThresholdFileTest, ThresholdsComeBack) {
 }
 
 TEST_F(ThresholdFileTest, ThresholdsMayBeAbsent) {
-  std::erase_if(image_.entries, [](const SluiceImage::Entry& e) {
-    return e.kind == static_cast<uint32_t>(SectionKind::kThresholds);
-  });
-  image_.Seal();
-  image_.Write(path_);
-  const auto file = SluiceFile::Open(path_);
+  const auto file = OpenWithout(SectionKind::kThresholds);
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_TRUE((*file)->thresholds().empty());
   EXPECT_FALSE((*file)->sparse());
@@ -192,8 +144,8 @@ TEST_F(ThresholdFileTest, DamagedThresholdsAreRefused) {
     Store<uint32_t>(kKind, 4, n);
     ExpectRefused("thresholds record is cut short");
   }
-  for (const float t : {-0.5f, std::numeric_limits<float>::infinity(),
-                        std::numeric_limits<float>::quiet_NaN()}) {
+  for (const float t :
+       {-0.5f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     Store<float>(kKind, 12, t);
     ExpectRefused("the activation threshold of layer 1 is ");
   }

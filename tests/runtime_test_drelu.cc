@@ -68,7 +68,7 @@ class DReluTest : public testing::Test {
     return Must(RunTokens(file, way, tokens_, kPrompt));
   }
   void ExpectSameBits(const SluiceFile& file, DecodeMode mode, const Logits& expected) {
-    ExpectSameBitsEveryWay(file, mode, tokens_, kPrompt, expected);
+    ExpectSameBitsEveryWay(file, {.mode = mode}, tokens_, kPrompt, expected);
   }
   void ExpectObserved(const SluiceFile& file, Way way) {
     SCOPED_TRACE(Describe(way));

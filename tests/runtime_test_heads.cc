@@ -135,21 +135,7 @@ TEST_F(HeadsTest, BudgetsEnginesThreadsAndChunksGiveTheSameBits) {
   for (const PredictorInput input : {PredictorInput::kResidual, PredictorInput::kPrevious}) {
     const PredictedModel model = Model(plain_, {input, 1.0f});
     const Logits expected = Run(model.file(), Heads());
-    size_t i = 0;
-    for (const EngineKind engine : Engines()) {
-      for (const uint64_t budget : Budgets(model.file(), Heads())) {
-        Way way = Heads();
-        way.engine = engine;
-        way.budget = budget;
-        way.threads = i % 2 == 0 ? 1 : 2;
-        way.chunk = i % 3 == 0 ? 1 : 64;
-        ++i;
-        EXPECT_TRUE(SameBits(Run(model.file(), way), expected)) << Describe(way);
-      }
-    }
-    Way mapped = Heads();
-    mapped.mapped = true;
-    EXPECT_TRUE(SameBits(Run(model.file(), mapped), expected));
+    ExpectSameBitsEveryWay(model.file(), Heads(), tokens_, kPrompt, expected);
     Way scalar = Heads();
     scalar.kernels = &ScalarKernels();
     EXPECT_TRUE(SameBits(Run(model.file(), scalar), expected));

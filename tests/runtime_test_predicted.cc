@@ -60,21 +60,7 @@ TEST_F(PredictedTest, BudgetsEnginesThreadsAndChunksGiveTheSameBits) {
     const Logits expected = Run(model.file(), Predicted());
     EXPECT_GT(MaxError(expected.back(), Run(model.file(), Way()).back()), 0.0f)
         << "the made-up predictor leaves nothing out: the test is void";
-    size_t i = 0;
-    for (const EngineKind engine : Engines()) {
-      for (const uint64_t budget : Budgets(model.file(), Predicted())) {
-        Way way = Predicted();
-        way.engine = engine;
-        way.budget = budget;
-        way.threads = i % 2 == 0 ? 1 : 2;
-        way.chunk = i % 3 == 0 ? 1 : 64;
-        ++i;
-        EXPECT_TRUE(SameBits(Run(model.file(), way), expected)) << Describe(way);
-      }
-    }
-    Way mapped = Predicted();
-    mapped.mapped = true;
-    EXPECT_TRUE(SameBits(Run(model.file(), mapped), expected)) << Describe(mapped);
+    ExpectSameBitsEveryWay(model.file(), Predicted(), tokens_, kPrompt, expected);
   }
 }
 

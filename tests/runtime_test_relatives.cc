@@ -29,7 +29,7 @@ class RelativesTest : public testing::TestWithParam<const char*> {
   }
   // The ways in which weights may come, in a mode.
   void ExpectSameBits(const SluiceFile& file, DecodeMode mode, const Logits& expected) {
-    ExpectSameBitsEveryWay(file, mode, tokens_, kPrompt, expected);
+    ExpectSameBitsEveryWay(file, {.mode = mode}, tokens_, kPrompt, expected);
   }
 
   PackedModel plain_;
