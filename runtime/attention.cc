@@ -70,6 +70,10 @@ void Attention::Store(uint32_t layer, float* k, const float* v) {
 void Attention::Attend(uint32_t layer, std::span<const uint32_t> heads, float* q, float* out) {
   const uint32_t d = config_.head_dim;
   const uint32_t group = config_.n_heads / config_.n_kv_heads;
+  for (size_t i = 0; i < heads.size(); ++i) {
+    if (i > 0 && heads[i] / group == heads[i - 1] / group) continue;
+    touched_bytes_ += 2 * (first_ + n_) * row_bytes();
+  }
   const size_t grain = WorthwhileGrain(2 * (first_ + n_) * row_bytes() * group, 1);
   pool_.Run(size_t{n_} * config_.n_kv_heads, grain, [&](size_t begin, size_t end, int thread) {
     float* scores =

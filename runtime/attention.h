@@ -49,6 +49,8 @@ class Attention {
   // order, to their places in `out` [n x q_dim]; q has the heads of a token one after another. Each
   // token sees the positions up to its own, which are stored.
   void Attend(uint32_t layer, std::span<const uint32_t> heads, float* q, float* out);
+  // Bytes of keys and values that all calls so far have gone through, each row once a call.
+  uint64_t touched_bytes() const { return touched_bytes_; }
 
  private:
   Attention(const ModelConfig& config, const Size& size, std::span<const float> rope_divisors,
@@ -89,6 +91,7 @@ class Attention {
   AlignedBuffer scores_;        // for each thread: query heads of a KV head x context
   std::vector<float> cos_sin_;  // for each token of the pass, or each position: head_dim
   uint32_t first_ = 0, n_ = 0;  // positions of the pass
+  uint64_t touched_bytes_ = 0;
 };
 
 }  // namespace sluice

@@ -48,6 +48,7 @@ class AttentionLayer {
 
   bool predicts_heads() const { return heads_ != nullptr; }
   HeadStats head_stats() const { return heads_ != nullptr ? heads_->stats() : HeadStats{}; }
+  uint64_t touched_kv_bytes() const { return attention_->touched_bytes(); }
   // Layers of which no single heads can be had, since Q, K or V pass through the stream ring.
   uint32_t n_whole_layers() const;
 

@@ -75,6 +75,8 @@ struct DecoderStats {
   uint64_t io_busy_ns = 0, io_retries = 0;
   uint64_t stall_ns = 0;      // the decode thread waited for reads
   uint64_t predictor_ns = 0;  // it asked predictors
+  // Weights, keys and values that went into sums, each once a pass.
+  uint64_t touched_bytes = 0;
 
   DecoderStats operator-(const DecoderStats& before) const;
 };

@@ -26,6 +26,7 @@ DecoderStats DecoderStats::operator-(const DecoderStats& before) const {
   d.io_retries -= before.io_retries;
   d.stall_ns -= before.stall_ns;
   d.predictor_ns -= before.predictor_ns;
+  d.touched_bytes -= before.touched_bytes;
   return d;
 }
 
@@ -57,6 +58,9 @@ DecoderStats Decoder::stats() const {
   s.io_busy_ns = io.busy_ns;
   s.io_retries = io.retries;
   s.stall_ns = io_->stall_ns();
+  s.touched_bytes =
+      store_->touched_bytes() + attention_->touched_kv_bytes() +
+      (demand.touched_rows + stream_ffn_->touched_rows()) * file_.bundles().row_bytes();
   return s;
 }
 

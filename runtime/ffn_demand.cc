@@ -205,6 +205,7 @@ void DemandFfn::ComputeBatch(std::span<const uint32_t> ready, std::span<const fl
   const auto dot = [&](size_t offset, std::span<const uint32_t> indices) {
     set.n_rows = indices.size();
     for (size_t r = 0; r < indices.size(); ++r) rows[r] = bundles_[indices[r]] + offset;
+    dot_rows_.fetch_add(indices.size(), std::memory_order_relaxed);
     c_.kernels.dot[c_.type()](set, d, &x, 1, dots, kBatch);
   };
   // By index in active; the neurons that fire.
@@ -248,6 +249,7 @@ absl::Status DemandFfn::Compute(std::span<const uint32_t> ready, std::span<const
       ComputeBatch(batch, gate, x);
     }
   });
+  stats_.touched_rows += dot_rows_.exchange(0, std::memory_order_relaxed);
   for (const uint32_t i : ready) {
     const uint32_t position = active_[begin_ + i];
     if (c_.map != nullptr) {
@@ -276,6 +278,7 @@ uint32_t DemandFfn::AdvanceDown(uint32_t cursor, uint32_t least, float* y) {
     down_coefficients_[n++] = coefficients_[i];
   }
   stats_.firing_neurons += n;
+  stats_.touched_rows += n;
   c_.AddDown(std::span(down_).first(n), down_coefficients_.data(), y);
   return end;
 }

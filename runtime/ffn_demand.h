@@ -12,6 +12,7 @@
 #ifndef SLUICE_RUNTIME_FFN_DEMAND_H_
 #define SLUICE_RUNTIME_FFN_DEMAND_H_
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -26,6 +27,7 @@ namespace sluice {
 struct DemandStats {
   uint64_t active_neurons = 0, neurons = 0;  // sum over calls of Finish
   uint64_t firing_neurons = 0;               // of the active ones, those whose activation is not 0
+  uint64_t touched_rows = 0;                 // rows and columns of bundles that went into sums
 };
 
 // Confined to the decode thread. Allocates nothing after construction.
@@ -101,6 +103,7 @@ class DemandFfn {
   std::vector<const std::byte*> down_;
   std::vector<float> down_coefficients_;
   DemandStats stats_;
+  std::atomic<uint64_t> dot_rows_{0};  // of a call of Compute, by all threads
 };
 
 }  // namespace sluice

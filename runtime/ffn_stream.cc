@@ -152,7 +152,17 @@ absl::Status StreamFfn::RunWindow(uint32_t layer, uint32_t first, uint32_t count
     }
   }
   AddDownOfTokens(count, x.size(), y);
+  CountTouched(count, x.size());
   return absl::OkStatus();
+}
+
+void StreamFfn::CountTouched(uint32_t count, size_t n_tokens) {
+  if (c_.bundles().has_up) touched_rows_ += n_used(count);
+  for (uint32_t r = 0; r < count; ++r) {
+    bool adds = false;
+    for (size_t t = 0; t < n_tokens && !adds; ++t) adds = coefficients_[t * kWindow + r] != 0.0f;
+    touched_rows_ += adds;
+  }
 }
 
 void StreamFfn::ComputeRows(uint32_t layer, uint32_t first, uint32_t begin, uint32_t end,

@@ -42,6 +42,9 @@ class StreamFfn {
   // With rectify_gate, gate values of neurons that up takes out become 0.
   absl::Status Run(uint32_t layer, float* gate, std::span<const VectorView> x, float* y);
 
+  // Rows and columns of bundles that went into sums so far, each once for all tokens of a call.
+  uint64_t touched_rows() const { return touched_rows_; }
+
   static size_t ScratchBytes(const Options& options, int n_threads);
 
  private:
@@ -62,6 +65,7 @@ class StreamFfn {
   absl::Status RunCached(uint32_t layer, uint32_t first, uint32_t end, float* gate,
                          std::span<const VectorView> x, float* y);
   void Keep(uint32_t layer, uint32_t first, uint32_t count);
+  void CountTouched(uint32_t count, size_t n_tokens);
   uint64_t n_used(uint32_t count) const {
     return static_cast<uint64_t>(std::count(used_.begin(), used_.begin() + count, true));
   }
@@ -79,6 +83,7 @@ class StreamFfn {
   std::vector<Pin> pins_;                  // of the window: cached bundles, or those being kept
   std::vector<uint32_t> kept_rows_;        // of the window
   std::vector<uint32_t> kept_;             // hot bundles by layer
+  uint64_t touched_rows_ = 0;
 };
 
 }  // namespace sluice

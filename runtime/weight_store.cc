@@ -196,6 +196,7 @@ absl::Status WeightStore::MultiplyGroups(uint32_t matrix, std::span<const uint32
     return absl::InternalError("rows of a matrix that is streamed are asked for by themselves");
   }
   SLUICE_RETURN_IF_ERROR(CheckMappedTiles(matrix));
+  touched_bytes_ += groups.size() * group_rows * m.row_bytes();
   const size_t grain = WorthwhileGrain(m.row_bytes() * x.size(), kRowUnit);
   pool_.Run(groups.size() * group_rows, grain, [&](size_t begin, size_t end, int) {
     for (size_t i = begin; i < end;) {
@@ -211,6 +212,7 @@ absl::Status WeightStore::MultiplyGroups(uint32_t matrix, std::span<const uint32
 absl::Status WeightStore::Multiply(uint32_t matrix, std::span<const VectorView> x, float* out,
                                    size_t out_stride) {
   const MatrixEntry& m = file_.matrix(matrix);
+  touched_bytes_ += m.rows * m.row_bytes();
   if (base_[matrix] != nullptr) {
     SLUICE_RETURN_IF_ERROR(CheckMappedTiles(matrix));
     MultiplyTiles(matrix, 0, m.n_tiles(), base_[matrix], x, out, out_stride);

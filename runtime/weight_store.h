@@ -47,6 +47,9 @@ class WeightStore {
                               uint32_t group_rows, std::span<const VectorView> x, float* out,
                               size_t out_stride);
 
+  // Bytes of the rows of all products so far, each row once for all vectors of a call.
+  uint64_t touched_bytes() const { return touched_bytes_; }
+
   // How long the decode thread has waited for reads so far.
   uint64_t stall_ns() const { return io_.stall_ns(); }
 
@@ -93,6 +96,7 @@ class WeightStore {
   std::vector<const std::byte*> base_;  // by matrix; null: streamed
   std::vector<bool> checked_;           // mapped: by matrix; checked when first used
   bool mapped_ = false;
+  uint64_t touched_bytes_ = 0;
 };
 
 // A tile or bundle that does not match its checksum, in the words of an error.

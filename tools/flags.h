@@ -35,6 +35,7 @@ void RegisterTrain(CLI::App& app, std::function<int()>* action);
 void RegisterPerplexity(CLI::App& app, std::function<int()>* action);
 void RegisterProfile(CLI::App& app, std::function<int()>* action);
 void RegisterSparsify(CLI::App& app, std::function<int()>* action);
+void RegisterBench(CLI::App& app, std::function<int()>* action);
 
 // "2G", "512MiB", "1.5GB": a number and a unit, powers of 1024. A number without a unit is refused,
 // since tools disagree on what it means.

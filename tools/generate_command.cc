@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -16,7 +15,6 @@
 #include "absl/strings/str_format.h"
 #include "io/atomic_file.h"
 #include "io/clock.h"
-#include "io/cpu_topology.h"
 #include "io/status.h"
 #include "layout/sluice_file.h"
 #include "predictor/activation_trace.h"
@@ -24,6 +22,7 @@
 #include "runtime/memory_plan.h"
 #include "runtime/tokenizer/text_stream.h"
 #include "tools/device_flags.h"
+#include "tools/engine_flags.h"
 #include "tools/flags.h"
 #include "tools/generate_report.h"
 #include "tools/output_files.h"
@@ -36,9 +35,9 @@ namespace sluice {
 namespace {
 
 struct GenerateFlags {
-  std::string model, prompt, prompt_file, mode = "auto", engine = "auto", direct = "auto";
-  std::string kernels;
+  std::string model, prompt, prompt_file, mode = "auto";
   std::optional<std::string> budget;
+  EngineFlags engine;
   DeviceFlags device;
   PredictionFlags prediction;
   std::string trace;
@@ -46,7 +45,6 @@ struct GenerateFlags {
   int64_t context = kDefaultContext;
   int64_t threads = -1;
   int64_t chunk = 256;
-  int64_t io_core = -1;
   SamplerOptions sampler;
   bool json = false, dry_run = false, ignore_eos = false, no_display_prompt = false;
   bool escape = true, special = false;
@@ -54,76 +52,26 @@ struct GenerateFlags {
   static constexpr int64_t kDefaultContext = -1;
 };
 
-absl::Status BadChoice(const char* flag, const std::string& value, const char* known) {
-  return absl::InvalidArgumentError(
-      absl::StrFormat("%s is \"%s\"; known are %s", flag, value, known));
-}
-
 struct Options {
   PlanRequest plan;
   DecoderOptions decoder;
   GenerationRequest generation;
 };
 
-absl::Status ReadChoices(const GenerateFlags& flags, Options* o) {
-  if (flags.engine == "io_uring") {
-    o->decoder.engine = EngineKind::kUring;
-  } else if (flags.engine == "pread") {
-    o->decoder.engine = EngineKind::kPread;
-  } else if (flags.engine == "mmap") {
-    o->plan.mapped = true;
-  } else if (flags.engine != "auto") {
-    return BadChoice("--io-engine", flags.engine, "auto, io_uring, pread, mmap");
-  }
-  SLUICE_ASSIGN_OR_RETURN(o->decoder.direct, ParseDirect(flags.direct));
-  if (!flags.kernels.empty()) {
-    o->decoder.kernels = FindKernels(flags.kernels);
-    if (o->decoder.kernels == nullptr) {
-      std::string known;
-      for (const KernelTable* t : AvailableKernels()) {
-        known += (known.empty() ? "" : ", ") + std::string(t->name);
-      }
-      return BadChoice("--kernels", flags.kernels, known.c_str());
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Asking for a core that the process may not use is a mistake, not a wish.
-absl::Status ReadIoCore(int64_t wanted, const std::vector<CpuCore>& allowed, int* core) {
-  SLUICE_RETURN_IF_ERROR(InRange("--io-core", wanted, -1, INT_MAX));
-  *core = static_cast<int>(wanted);
-  const auto is_wanted = [&](const CpuCore& c) { return c.id == *core; };
-  if (wanted < 0 || std::any_of(allowed.begin(), allowed.end(), is_wanted)) {
-    return absl::OkStatus();
-  }
-  std::vector<int> ids;
-  for (const CpuCore& c : allowed) ids.push_back(c.id);
-  return absl::InvalidArgumentError(
-      absl::StrFormat("--io-core is %d; this process may use %s", wanted, FormatCoreIds(ids)));
-}
-
 absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
   Options o;
-  SLUICE_RETURN_IF_ERROR(ReadChoices(flags, &o));
+  SLUICE_RETURN_IF_ERROR(ReadEngineFlags(flags.engine, &o.plan.mapped, &o.decoder));
   SLUICE_RETURN_IF_ERROR(InRange("-n", flags.n_predict, -2, 1 << 30));
   SLUICE_RETURN_IF_ERROR(InRange("-c", flags.context, -1, 1 << 27));
   SLUICE_RETURN_IF_ERROR(InRange("-b", flags.chunk, 1, 4096));
   SLUICE_RETURN_IF_ERROR(InRange("--seed", flags.seed, -1, INT64_MAX));
-  const std::vector<CpuCore> allowed = AllowedCores();
   SLUICE_ASSIGN_OR_RETURN(o.plan.n_threads, ChooseThreads(flags.threads));
-  SLUICE_RETURN_IF_ERROR(ReadIoCore(flags.io_core, allowed, &o.decoder.io_core));
   o.plan.chunk = static_cast<uint32_t>(flags.chunk);
   if (o.plan.mapped && flags.budget) {
     return absl::InvalidArgumentError(
         "--mem-budget and --io-engine mmap exclude each other: of mapped weights the kernel holds "
         "what "
         "it likes; leave one of them out");
-  }
-  if (o.plan.mapped && o.decoder.direct == DirectMode::kOn) {
-    return absl::InvalidArgumentError(
-        "--direct on and --io-engine mmap exclude each other: mapped weights come through the page "
-        "cache; leave one of them out");
   }
   std::vector<NamedFile> inputs = DeviceInputs(flags.device, flags.model);
   inputs.insert(inputs.end(), {{"-m", flags.model}, {"-f", flags.prompt_file}});
@@ -336,14 +284,8 @@ void RegisterGenerate(CLI::App& app, std::function<int()>* action) {
       ->check(NotEmpty());
   cmd->add_option("--mode", flags->mode, "auto, dense, exact, predicted")->capture_default_str();
   AddPredictionFlags(*cmd, &flags->prediction);
-  cmd->add_option("--io-engine", flags->engine, "auto, io_uring, pread, mmap")
-      ->capture_default_str();
-  cmd->add_option("--direct", flags->direct, "Direct I/O: auto, on, off")->capture_default_str();
+  AddEngineFlags(*cmd, &flags->engine);
   AddDeviceFlags(*cmd, &flags->device);
-  cmd->add_option("--io-core", flags->io_core,
-                  "Core of the I/O thread; -1 (default): the fastest allowed");
-  cmd->add_option("--kernels", flags->kernels, "Kernel table (default: the best of this machine)")
-      ->check(NotEmpty());
   cmd->add_option("--record-activations", flags->trace,
                   "File for which neurons each token needed (exact mode); takes memory beyond the "
                   "budget")

@@ -80,6 +80,7 @@ int main(int argc, char** argv) {
   sluice::RegisterPerplexity(app, &action);
   sluice::RegisterProfile(app, &action);
   sluice::RegisterSparsify(app, &action);
+  sluice::RegisterBench(app, &action);
   if (argc > 1) {
     const std::string mistaken = MistakenFlag(app, argc, argv);
     if (!mistaken.empty()) {
