@@ -84,11 +84,15 @@ std::string Decoder::ModeNote() const {
   switch (plan_.request.mode) {
     case DecodeMode::kDense:
       return "dense";
-    case DecodeMode::kExact:
+    case DecodeMode::kExact: {
       if (config_.sparse()) return "exact";
-      if (file_.sparse()) return "exact by the file's thresholds; prompts too";
-      return absl::StrFormat("exact (activation %s gives no exact zeros: every neuron is needed)",
-                             ActivationName(config_.activation));
+      const char* unused = file_.predictor() != nullptr ? "; predictors are not used" : "";
+      if (file_.sparse()) {
+        return absl::StrCat("exact by the file's thresholds; prompts too", unused);
+      }
+      return absl::StrFormat("exact (activation %s gives no exact zeros: every neuron is needed)%s",
+                             ActivationName(config_.activation), unused);
+    }
     case DecodeMode::kPredicted:
       return absl::StrCat("predicted; prompts dense; ", LookAheadNote(), HeadsNote());
   }

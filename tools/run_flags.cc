@@ -59,7 +59,10 @@ absl::StatusOr<DecodeMode> ChooseMode(const char* flag, const std::string& text,
   if (text == "exact") return DecodeMode::kExact;
   if (text == "predicted") return DecodeMode::kPredicted;
   if (text == "auto") {
-    return file.predictor() != nullptr ? DecodeMode::kPredicted : DecodeMode::kExact;
+    // Where nothing is exactly zero, predictors lose more than thresholds do and, since half of the
+    // neurons are active, choose most of them: they are used there on request only.
+    const bool predicts = file.predictor() != nullptr && file.config().sparse();
+    return predicts ? DecodeMode::kPredicted : DecodeMode::kExact;
   }
   return absl::InvalidArgumentError(
       absl::StrFormat("%s is \"%s\"; known are auto, dense, exact, predicted", flag, text));

@@ -23,7 +23,8 @@ absl::StatusOr<uint32_t> ChooseContext(const ModelConfig& config, int64_t wanted
 // What `-t` asks for; -1: one a core that this process may use.
 absl::StatusOr<int> ChooseThreads(int64_t wanted);
 
-// What `--mode` and the like ask for; auto: predicted where the model has predictors, else exact.
+// What `--mode` and the like ask for; auto: predicted where the model has predictors
+// and an activation with exact zeros, else exact.
 absl::StatusOr<DecodeMode> ChooseMode(const char* flag, const std::string& text,
                                       const SluiceFile& file);
 // A plan for the request. Without a budget everything stays in DRAM if that leaves a quarter of
