@@ -175,5 +175,34 @@ TEST_F(PerplexityCliTest, AnInterruptLeavesNothingOnStdout) {
   EXPECT_THAT(notes, HasSubstr("exact: stopped"));
 }
 
+TEST_F(PerplexityCliTest, JudgesOnTheHeldOutSequencesOfAProfile) {
+  const std::string profile = dir_.File("profile");
+  const RunResult made =
+      RunSluice({"profile", "-m", model_, "--text", text_, "-o", profile, "-c", "16", "--json"});
+  ASSERT_EQ(made.exit_code, kOk) << made.err;
+  const int held_out = json::parse(made.out)["held_out_tokens"];
+  Arguments of_profile = {"perplexity", "-m", model_, "--held-out", profile, "--json"};
+  const RunResult run = RunSluice(of_profile);
+  ASSERT_EQ(run.exit_code, kOk) << run.err;
+  const json report = json::parse(run.out);
+  EXPECT_EQ(report["window"], 16);
+  EXPECT_EQ(report["text_tokens"], held_out / 16 * 16);
+  EXPECT_EQ(report["runs"][0]["windows"], held_out / 16);
+  EXPECT_THAT(std::string(report["text"]), HasSubstr(profile));
+
+  of_profile.insert(of_profile.end(), {"-f", text_});
+  ExpectError(of_profile, kUsage, "--file TEXT, or --held-out PROFILE");
+  ExpectError({"perplexity", "-m", model_}, kUsage, "--file TEXT, or --held-out PROFILE");
+  ExpectError({"perplexity", "-m", model_, "--held-out", profile, "-c", "16"}, kUsage, "-c");
+  ExpectError({"perplexity", "-m", model_, "--held-out", text_}, kError, "text");
+  ToyModel toy;
+  toy.seed += 1;
+  ASSERT_TRUE(WriteToyModel(toy, dir_.File("other.gguf")).ok());
+  const std::string other = dir_.File("other.sluice");
+  ASSERT_EQ(RunSluice({"repack", dir_.File("other.gguf"), other}).exit_code, kOk);
+  ExpectError({"perplexity", "-m", other, "--held-out", profile}, kError,
+              "is the profile of another model");
+}
+
 }  // namespace
 }  // namespace sluice

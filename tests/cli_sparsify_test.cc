@@ -54,6 +54,28 @@ TEST_F(SparsifyTest, MakesASparseModelOfAGgufInOneCommand) {
       RunSluice({"generate", "-m", out_, "-p", "a text", "-n", "8", "--temp", "0"});
   ASSERT_EQ(text.exit_code, kOk) << text.err;
   EXPECT_THAT(text.err, HasSubstr("mode: predicted;"));
+  EXPECT_THAT(run.out, HasSubstr("predicted against dense: perplexity "));
+}
+
+TEST_F(SparsifyTest, AModelWithoutZerosSaysWhatItLosesAndUsesPredictorsOnRequestOnly) {
+  ToyModel toy;
+  toy.activation = Activation::kSilu;
+  const std::string silu = dir_.File("silu.gguf");
+  ASSERT_TRUE(WriteToyModel(toy, silu).ok());
+  ExpectError(Sparsify(silu, out_), kError, "silu.gguf: is not naturally sparse");
+  EXPECT_FALSE(Exists("out.sluice.dense")) << "it is said before the model is packed";
+  const RunResult run = RunSluice(Sparsify(silu, out_, {"--sparsify", "0.5"}));
+  ASSERT_EQ(run.exit_code, kOk) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("exact against dense: perplexity "));
+  EXPECT_THAT(run.out, HasSubstr("predicted against dense: perplexity "));
+  const Arguments generate = {"generate", "-m", out_, "-p", "a text", "-n", "2", "--temp", "0"};
+  const RunResult text = RunSluice(generate);
+  ASSERT_EQ(text.exit_code, kOk) << text.err;
+  EXPECT_THAT(text.err, HasSubstr("mode: exact by the file's thresholds; prompts too; predictors "
+                                  "are not used"));
+  Arguments predicted = generate;
+  predicted.insert(predicted.end(), {"--mode", "predicted"});
+  EXPECT_THAT(RunSluice(predicted).err, HasSubstr("mode: predicted;"));
 }
 
 TEST_F(SparsifyTest, GivesTheSameBytesAsItsStepsAndTwice) {
@@ -89,6 +111,7 @@ TEST_F(SparsifyTest, RefusesWhatItCannotDoAndLeavesNothing) {
   ExpectError(Sparsify(dir_.File("none.gguf"), other), kError, "none.gguf");
   ExpectError({"sparsify", gguf_, other, "--text", dir_.File("none.txt")}, kError, "none.txt");
   EXPECT_FALSE(std::filesystem::exists(other));
+  EXPECT_FALSE(Exists("other.sluice.dense")) << "texts are read before the model is packed";
 }
 
 TEST_F(SparsifyTest, RepackLaysNeuronsInTheOrderOfAProfile) {

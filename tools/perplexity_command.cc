@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "io/status.h"
 #include "layout/sluice_file.h"
+#include "predictor/activation_profile.h"
 #include "runtime/perplexity.h"
 #include "runtime/predictor_meter.h"
 #include "runtime/tokenizer/tokenizer.h"
@@ -27,7 +28,7 @@ namespace sluice {
 namespace {
 
 struct PerplexityFlags {
-  std::string model, text, mode = "auto", against;
+  std::string model, text, profile, mode = "auto", against;
   std::optional<std::string> budget;
   DeviceFlags device;
   PredictionFlags prediction;
@@ -53,6 +54,14 @@ class Scorer {
       return absl::InvalidArgumentError("--chunks is 0; give at least 1, or -1 for all");
     }
     SLUICE_RETURN_IF_ERROR(InRange("-b", flags_.chunk, 1, 4096));
+    if (flags_.text.empty() == flags_.profile.empty()) {
+      return absl::InvalidArgumentError(
+          "a text is needed: --file TEXT, or --held-out PROFILE for what a profile held out");
+    }
+    if (!flags_.profile.empty() && flags_.context >= 0) {
+      return absl::InvalidArgumentError(
+          "-c does not go with --held-out: a window is a sequence of the profile");
+    }
     SLUICE_ASSIGN_OR_RETURN(request_.n_threads, ChooseThreads(flags_.threads));
     request_.chunk = static_cast<uint32_t>(flags_.chunk);
     request_.logit_rows = kLogitRows;
@@ -95,18 +104,9 @@ class Scorer {
   }
 
   absl::Status ReadTokens() {
-    SLUICE_ASSIGN_OR_RETURN(const uint32_t context, ChooseContext(file_->config(), flags_.context));
-    request_.context = flags_.context < 0 ? std::min(context, kDefaultWindow) : context;
-    SLUICE_ASSIGN_OR_RETURN(auto data, file_->LoadTokenizer());
-    auto tokenizer = Tokenizer::Create(std::move(data));
-    if (!tokenizer.ok()) return Annotate(tokenizer.status(), flags_.model);
-    request_.tokenizer_bytes = (*tokenizer)->memory_bytes();
-    SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadText(flags_.text));
-    tokens_ = (*tokenizer)->Encode(text);
-    if (tokens_.size() < request_.context) return TooShort();
-    if ((*tokenizer)->adds_bos()) bos_ = (*tokenizer)->bos();
+    SLUICE_RETURN_IF_ERROR(flags_.profile.empty() ? EncodeText() : TakeHeldOut());
     report_.model = flags_.model;
-    report_.text = flags_.text;
+    report_.text = flags_.profile.empty() ? flags_.text : "the held-out text of " + flags_.profile;
     report_.text_tokens = tokens_.size();
     report_.window = request_.context;
     return absl::OkStatus();
@@ -171,6 +171,42 @@ class Scorer {
   const PerplexityReport& report() const { return report_; }
 
  private:
+  absl::Status EncodeText() {
+    SLUICE_ASSIGN_OR_RETURN(const uint32_t context, ChooseContext(file_->config(), flags_.context));
+    request_.context = flags_.context < 0 ? std::min(context, kDefaultWindow) : context;
+    SLUICE_ASSIGN_OR_RETURN(auto data, file_->LoadTokenizer());
+    auto tokenizer = Tokenizer::Create(std::move(data));
+    if (!tokenizer.ok()) return Annotate(tokenizer.status(), flags_.model);
+    request_.tokenizer_bytes = (*tokenizer)->memory_bytes();
+    SLUICE_ASSIGN_OR_RETURN(const std::string text, ReadText(flags_.text));
+    tokens_ = (*tokenizer)->Encode(text);
+    if (tokens_.size() < request_.context) return TooShort();
+    if ((*tokenizer)->adds_bos()) bos_ = (*tokenizer)->bos();
+    return absl::OkStatus();
+  }
+
+  // Each sequence is a window and has its BOS already. One cut short by the end of a text is left
+  // out, since windows are of one length.
+  absl::Status TakeHeldOut() {
+    SLUICE_ASSIGN_OR_RETURN(const auto profile, ActivationProfile::Load(flags_.profile));
+    SLUICE_RETURN_IF_ERROR(profile.CheckModel(*file_, flags_.profile));
+    for (const ProfileSequence& s : profile.sequences()) {
+      if (s.held_out) request_.context = std::max(request_.context, s.n_tokens);
+    }
+    if (request_.context < kLeastWindow) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "%s: holds out no sequence of at least %u tokens; profile more text, or give a text "
+          "with -f",
+          flags_.profile, kLeastWindow));
+    }
+    for (const ProfileSequence& s : profile.sequences()) {
+      if (!s.held_out || s.n_tokens < request_.context) continue;
+      const auto tokens = profile.tokens().subspan(s.begin, s.n_tokens);
+      tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    }
+    return absl::OkStatus();
+  }
+
   static bool terminal() { return isatty(STDERR_FILENO) == 1; }
 
   static void ShowProgress(const TextScores& so_far, uint32_t n_windows) {
@@ -242,7 +278,10 @@ void RegisterPerplexity(CLI::App& app, std::function<int()>* action) {
   cmd->add_option("-f,--file", flags->text,
                   "Text file, UTF-8, at most 64 MiB; it and its tokens take memory beyond the "
                   "budget")
-      ->required()
+      ->check(NotEmpty());
+  cmd->add_option("--held-out", flags->profile,
+                  "Instead of -f: the sequences that this profile of the model, of sluice profile, "
+                  "held out")
       ->check(NotEmpty());
   cmd->add_option("-c,--ctx-size", flags->context,
                   "Tokens of a window, of which the second half is scored; 0: what the model was "

@@ -1,5 +1,6 @@
 // One command from a model and text to a sparse `.sluice` file. It runs the commands that do the
 // steps, as a user would, so that each says the same and leaves the same.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -12,8 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "io/status.h"
+#include "layout/model_source.h"
 #include "layout/sluice_file.h"
 #include "tools/flags.h"
+#include "tools/text_input.h"
 
 namespace sluice {
 namespace {
@@ -27,6 +31,8 @@ struct SparsifyFlags {
 
 using Step = std::vector<std::string>;
 
+constexpr char kJudgedWindows[] = "40";  // enough for an interval of about one per cent
+
 int RunStep(const Step& step) {
   absl::FPrintF(stderr, "== sluice %s\n", absl::StrJoin(step, " "));
   CLI::App app;
@@ -35,6 +41,7 @@ int RunStep(const Step& step) {
   RegisterRepack(app, &action);
   RegisterProfile(app, &action);
   RegisterTrain(app, &action);
+  RegisterPerplexity(app, &action);
   try {
     Step from_the_back(step.rbegin(), step.rend());
     app.parse(from_the_back);
@@ -75,14 +82,46 @@ std::vector<Step> TrainSteps(const SparsifyFlags& flags, const std::string& mode
   return steps;
 }
 
-int RunSparsify(const SparsifyFlags& flags) {
-  // Looked at before hours of work; what is there is a `.sluice` file, or else repack says what
-  // not.
+// What the model loses by what was left out, on the text that nothing was learned from. A model
+// without exact zeros loses by thresholds already, which exact mode uses.
+std::vector<Step> JudgeSteps(const SparsifyFlags& flags, const std::string& profile) {
+  std::vector<Step> steps;
+  const auto judge = [&](const std::string& mode) {
+    Step step = {"perplexity", "-m",    flags.out,  "--held-out",   profile,    "--mode", mode,
+                 "--against",  "dense", "--chunks", kJudgedWindows, "--device", "none"};
+    AddCommon(flags, &step);
+    steps.push_back(std::move(step));
+  };
+  if (!flags.sparsity.empty()) judge("exact");
+  judge("predicted");
+  return steps;
+}
+
+// Looked at before hours of work. A model that cannot be opened is left to repack, which says why.
+absl::Status CheckInputs(const SparsifyFlags& flags, const SluiceFile* packed) {
   if (Exists(flags.out) && !flags.force) {
-    return ReportError(
-        absl::AlreadyExistsError(absl::StrCat(flags.out, ": exists; --force overwrites it")));
+    return absl::AlreadyExistsError(absl::StrCat(flags.out, ": exists; --force overwrites it"));
   }
-  const bool packed = SluiceFile::Open(flags.in).ok();
+  for (const std::string& text : flags.texts) SLUICE_RETURN_IF_ERROR(ReadText(text).status());
+  if (!flags.sparsity.empty()) return absl::OkStatus();
+  const auto sparse = [&]() -> absl::StatusOr<bool> {
+    if (packed != nullptr) return packed->sparse();
+    if (std::ranges::count(flags.repack, "--activation") > 0) return true;
+    SLUICE_ASSIGN_OR_RETURN(const auto source, OpenModelSource(flags.in, {}));
+    return source->config().sparse();
+  }();
+  if (sparse.value_or(true)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(flags.in,
+                   ": is not naturally sparse: its activation gives no exact zeros; --sparsify 0.5 "
+                   "leaves out half of its neurons by a threshold in each layer, at some loss"));
+}
+
+int RunSparsify(const SparsifyFlags& flags) {
+  const auto in = SluiceFile::Open(flags.in);
+  const bool packed = in.ok();
+  const absl::Status inputs = CheckInputs(flags, packed ? in->get() : nullptr);
+  if (!inputs.ok()) return ReportError(inputs);
   const std::string model = packed ? flags.in : flags.out + ".dense";
   const std::string profile = flags.out + ".profile", between = flags.out + ".neurons";
   std::vector<Step> steps;
@@ -100,6 +139,7 @@ int RunSparsify(const SparsifyFlags& flags) {
     steps.push_back(step);
   }
   for (Step& step : TrainSteps(flags, model, profile, between)) steps.push_back(std::move(step));
+  for (Step& step : JudgeSteps(flags, profile)) steps.push_back(std::move(step));
   for (const Step& step : steps) {
     if (const int code = RunStep(step); code != kExitOk) return code;
   }
@@ -114,9 +154,10 @@ int RunSparsify(const SparsifyFlags& flags) {
 
 void RegisterSparsify(CLI::App& app, std::function<int()>* action) {
   auto flags = std::make_shared<SparsifyFlags>();
-  CLI::App* cmd = app.add_subcommand(
-      "sparsify",
-      "From a model and text to a sparse .sluice file: repack, profile, order, plan and train");
+  CLI::App* cmd = app.add_subcommand("sparsify",
+                                     "From a model and text to a sparse .sluice file: repack, "
+                                     "profile, order, plan and train; then "
+                                     "what it loses, in perplexity on the held-out text");
   cmd->add_option("IN", flags->in, "GGUF file, Hugging Face folder or .sluice file")
       ->required()
       ->check(NotEmpty());
