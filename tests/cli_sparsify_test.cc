@@ -55,6 +55,36 @@ TEST_F(SparsifyTest, MakesASparseModelOfAGgufInOneCommand) {
   ASSERT_EQ(text.exit_code, kOk) << text.err;
   EXPECT_THAT(text.err, HasSubstr("mode: predicted;"));
   EXPECT_THAT(run.out, HasSubstr("predicted against dense: perplexity "));
+  EXPECT_THAT(run.err, HasSubstr("placement plans cover "));
+  ExpectError({"plan", "-m", out_, "--profile", out_ + ".profile"}, kError,
+              "is a profile of which neurons fire, and predicted mode");
+}
+
+TEST_F(SparsifyTest, PlacesNeuronsByTheCostsOfADevice) {
+  const std::string device = dir_.File("device.json"), profile = dir_.File("p");
+  ASSERT_EQ(RunSluice({"profile", "-m", model_, "--text", text_, "-o", profile}).exit_code, kOk);
+  // A read that is alone takes so long, and one of many 10 us.
+  const auto placed = [&](double alone_ns) {
+    constexpr char kDevice[] = R"({"name": "of the tests", "queue_entries": 32, "read_MBps": [
+  {"pattern": "random", "block": 4096, "range": null, "core": "big", "value": 400}], "fits": [
+  {"range": 1000000, "depth": 1, "operation_ns": %g, "ns_per_byte": 0.1, "worst_residual": 0},
+  {"range": 1000000, "depth": 32, "operation_ns": 10000, "ns_per_byte": 0.1, "worst_residual": 0}]})";
+    WriteFile(device, absl::StrFormat(kDevice, alone_ns));
+    const RunResult run =
+        RunSluice({"repack", model_, out_, "--profile", profile, "--device", device, "--force"});
+    EXPECT_EQ(run.exit_code, kOk) << run.err;
+    const auto file = SluiceFile::Open(out_);
+    EXPECT_TRUE(file.ok()) << file.status();
+    return (*file)->activity()->placements.back();
+  };
+  EXPECT_THAT(placed(11'000), testing::Each(testing::Gt(0u)));
+  EXPECT_THAT(placed(1e9), testing::Each(0u)) << "joining costs a layer more than it saves";
+  const Arguments fast = {"repack", model_,     dir_.File("x"), "--profile",
+                          profile,  "--device", device};
+  WriteFile(device, "{}");
+  ExpectError(fast, kError, device);
+  ExpectError(Sparsify(model_, dir_.File("x"), {"--device", device}), kError, device);
+  ExpectError({"repack", model_, dir_.File("x"), "--device", device}, kUsage, "--device");
 }
 
 TEST_F(SparsifyTest, AModelWithoutZerosSaysWhatItLosesAndUsesPredictorsOnRequestOnly) {

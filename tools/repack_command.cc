@@ -25,7 +25,7 @@ namespace sluice {
 namespace {
 
 struct RepackFlags {
-  std::string in, out, type, resident_type, activation, profile;
+  std::string in, out, type, resident_type, activation, profile, device;
   std::optional<float> activation_threshold;
   std::optional<uint32_t> block;
   bool force = false, dry_run = false, no_progress = false;
@@ -97,8 +97,8 @@ int RunReorder(const RepackFlags& flags) {
   if (!flags.type.empty() || !flags.resident_type.empty() || !flags.activation.empty() ||
       flags.activation_threshold || flags.block || flags.dry_run) {
     return ReportUsage(absl::InvalidArgumentError(
-        "with --profile weights stay as they are packed; of the other flags only --force and "
-        "--no-progress go with it"));
+        "with --profile weights stay as they are packed; of the other flags only --device, "
+        "--force and --no-progress go with it"));
   }
   const StopSignals signals;
   const auto in = SluiceFile::Open(flags.in);
@@ -110,6 +110,8 @@ int RunReorder(const RepackFlags& flags) {
   if (const auto status = profile->CheckModel(**in, flags.profile); !status.ok()) {
     return ReportError(status);
   }
+  const auto costs = PlacementCostsFor(**in, flags.device);
+  if (!costs.ok()) return ReportError(costs.status());
   {  // What makes writing impossible is said before anything else.
     const auto writable = AtomicFile::Create(
         flags.out, {.overwrite = flags.force, .expected_bytes = (*in)->file_size()});
@@ -119,7 +121,7 @@ int RunReorder(const RepackFlags& flags) {
   {
     ProgressLine line("order");
     const auto threads = ChooseThreads(-1);
-    order = OrderByProfile(*profile, *threads, [&](uint32_t done, uint32_t total) {
+    order = OrderByProfile(*profile, *costs, *threads, [&](uint32_t done, uint32_t total) {
       if (!flags.no_progress) line.Update(done, total);
       return signals.received() == 0;
     });
@@ -142,18 +144,17 @@ int RunReorder(const RepackFlags& flags) {
   }
   if (absl::IsCancelled(bytes.status())) return ReportStopped(signals, flags.out);
   if (!bytes.ok()) return ReportError(bytes.status());
-  uint64_t n_hot = 0;
-  for (const uint32_t n : order->activity.n_hot) n_hot += n;
-  absl::FPrintF(
-      stderr,
-      "%s: %s; %u neurons that fire for most tokens lie first; placement plans cover up to "
-      "%.2f %% more activations than greedy ones\n",
-      flags.out, FormatBytes(*bytes), n_hot, order->gain_over_greedy);
+  absl::FPrintF(stderr, "%s: %s; %s\n", flags.out, FormatBytes(*bytes), OrderNote(*order));
   return kExitOk;
 }
 
 int RunRepack(const RepackFlags& flags) {
   if (!flags.profile.empty()) return RunReorder(flags);
+  if (!flags.device.empty()) {
+    return ReportUsage(
+        absl::InvalidArgumentError("--device is for placement plans; it goes with "
+                                   "--profile"));
+  }
   ImportOptions import;
   RepackOptions options;
   if (const auto status = ReadFlags(flags, &import, &options); !status.ok()) {
@@ -238,6 +239,10 @@ void RegisterRepack(CLI::App& app, std::function<int()>* action) {
   cmd->add_option("--profile", flags->profile,
                   "IN is a .sluice file: lay its neurons in the order of this profile of it, of "
                   "sluice profile, and store the thresholds of --sparsify; no weight is changed")
+      ->check(NotEmpty());
+  cmd->add_option("--device", flags->device,
+                  "With --profile: device profile (of iobench --profile) whose costs say what is "
+                  "worth a place in DRAM (default: a UFS 4.0 phone)")
       ->check(NotEmpty());
   cmd->add_flag("--force", flags->force, "Overwrite OUT");
   cmd->add_flag("--dry-run", flags->dry_run, "Say what would be written, and write nothing");

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "io/device_profile.h"
 #include "io/status.h"
 #include "layout/model_source.h"
 #include "layout/sluice_file.h"
@@ -23,7 +24,7 @@ namespace sluice {
 namespace {
 
 struct SparsifyFlags {
-  std::string in, out, sparsity, input, budget, max_tokens;
+  std::string in, out, sparsity, input, budget, max_tokens, device;
   std::vector<std::string> texts, repack;
   int64_t threads = -1, seed = 0;
   bool heads = false, force = false, resume = false;
@@ -74,9 +75,11 @@ std::vector<Step> TrainSteps(const SparsifyFlags& flags, const std::string& mode
     AddCommon(flags, &step);
     return step;
   };
-  if (!flags.heads) return {train(model, flags.out)};
+  Step neurons = train(model, flags.heads ? between : flags.out);
+  if (!flags.device.empty()) neurons.insert(neurons.end(), {"--device", flags.device});
+  if (!flags.heads) return {neurons};
   std::vector<Step> steps;
-  if (!(flags.resume && Exists(between))) steps.push_back(train(model, between));
+  if (!(flags.resume && Exists(between))) steps.push_back(neurons);
   steps.push_back(train(between, flags.out));
   steps.back().emplace_back("--heads");
   return steps;
@@ -103,6 +106,9 @@ absl::Status CheckInputs(const SparsifyFlags& flags, const SluiceFile* packed) {
     return absl::AlreadyExistsError(absl::StrCat(flags.out, ": exists; --force overwrites it"));
   }
   for (const std::string& text : flags.texts) SLUICE_RETURN_IF_ERROR(ReadText(text).status());
+  if (!flags.device.empty()) {
+    SLUICE_RETURN_IF_ERROR(DeviceProfile::Load(flags.device).status());
+  }
   if (!flags.sparsity.empty()) return absl::OkStatus();
   const auto sparse = [&]() -> absl::StatusOr<bool> {
     if (packed != nullptr) return packed->sparse();
@@ -176,6 +182,8 @@ void RegisterSparsify(CLI::App& app, std::function<int()>* action) {
       ->check(NotEmpty());
   cmd->add_flag("--heads", flags->heads,
                 "Predictors of attention heads too, for --predict-heads; as in train");
+  cmd->add_option("--device", flags->device, "Device that the model is placed for, as in train")
+      ->check(NotEmpty());
   cmd->add_option("--mem-budget", flags->budget, "DRAM for the model while it runs")
       ->check(NotEmpty());
   cmd->add_option("-t,--threads", flags->threads, "Threads; they do not change the result");

@@ -27,7 +27,7 @@ namespace sluice {
 namespace {
 
 struct TrainFlags {
-  std::string model, profile, out, input = "residual", memory = "1G";
+  std::string model, profile, out, input = "residual", memory = "1G", device;
   std::optional<std::string> budget;
   double recall = 0.95, head_share = 0.95;
   std::optional<double> density_ratio, share;
@@ -80,6 +80,10 @@ absl::Status ReadFlags(TrainFlags& flags, PredictorTraining* training) {
   if (!(flags.size() > 0 && flags.size() <= 1)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("--size is %g; it must be above 0 and at most 1", flags.size()));
+  }
+  if (flags.heads && !flags.device.empty()) {
+    return absl::InvalidArgumentError(
+        "--device is for placement plans of neurons, which --heads leaves as they are");
   }
   if (!(flags.head_share > 0 && flags.head_share <= 1)) {
     return absl::InvalidArgumentError(
@@ -143,9 +147,11 @@ absl::Status WriteOut(const SluiceFile& file, const ActivationProfile& profile,
   } else {
     options.predictors = weights;
     options.predictor_record = record;
+    SLUICE_ASSIGN_OR_RETURN(const PlacementCosts costs, PlacementCostsFor(file, flags.device));
     SLUICE_ASSIGN_OR_RETURN(
-        order, OrderByProfile(profile, training.sampler.n_threads,
+        order, OrderByProfile(profile, costs, training.sampler.n_threads,
                               [&](uint32_t, uint32_t) { return signals.received() == 0; }));
+    absl::FPrintF(stderr, "order: %s\n", OrderNote(order));
     options.order = order.order;
     options.activity = &order.activity;
   }
@@ -186,6 +192,7 @@ class Train {
       return absl::InvalidArgumentError(flags_.out + ": is the model that is read; name another");
     }
     {  // What makes writing impossible is said before hours of training.
+      SLUICE_RETURN_IF_ERROR(PlacementCostsFor(*file, flags_.device).status());
       const auto size = static_cast<double>(file->file_size()) * (1 + flags_.size());
       SLUICE_RETURN_IF_ERROR(
           AtomicFile::Create(flags_.out, {.overwrite = flags_.force,
@@ -315,6 +322,10 @@ void RegisterTrain(CLI::App& app, std::function<int()>* action) {
                   "Memory for samples, with unit; the text is run again for layers that do not fit")
       ->capture_default_str();
   cmd->add_option("--mem-budget", flags->budget, "DRAM for the model that is run, as in generate");
+  cmd->add_option("--device", flags->device,
+                  "Device profile (of iobench --profile) whose costs say what is worth a place in "
+                  "DRAM (default: a UFS 4.0 phone)")
+      ->check(NotEmpty());
   cmd->add_option("--seed", flags->seed, "Seed of the random numbers")->capture_default_str();
   cmd->add_option("-t,--threads", flags->threads, "Threads; they do not change the result");
   cmd->add_flag("--resume", flags->resume, "Go on with a training that was interrupted");
