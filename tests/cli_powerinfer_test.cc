@@ -45,7 +45,8 @@ TEST_F(PowerInferCliTest, AFileOfPowerInferIsRepackedInspectedAndRun) {
                                   HasSubstr(" % of the bytes, threshold -40\n")));
   const RunResult inspected = RunSluice({"inspect", model_});
   EXPECT_THAT(inspected.out,
-              AllOf(HasSubstr("activation  relu (from the source)"), HasSubstr("predictors  ")));
+              AllOf(HasSubstr("activation  relu (from the source)"), HasSubstr("predictors  "),
+                    HasSubstr("predictor fc1   2 x 64..96 x ")));
   const json document = json::parse(RunSluice({"inspect", model_, "--json"}).out, nullptr, false);
   EXPECT_EQ(document["predictors"]["input"], "residual");
   EXPECT_EQ(document["predictors"]["ranks"], json({64, 96}));

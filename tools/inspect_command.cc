@@ -35,8 +35,15 @@ std::string_view OriginName(ActivationOrigin origin) {
 struct RoleTotal {
   std::string type;
   uint64_t count = 0, bytes = 0;
-  uint32_t rows = 0, columns = 0;
+  // Of each matrix: predictors have ranks of their own in each layer.
+  std::vector<uint32_t> rows, columns;
 };
+
+// Null where they differ: "predictors" has the rank of each layer.
+Json SizeJson(const std::vector<uint32_t>& sizes) {
+  if (std::ranges::min(sizes) < std::ranges::max(sizes)) return nullptr;
+  return sizes[0];
+}
 
 // An FFN without a gate has its up matrix in that place.
 std::string_view RoleName(MatrixRole role, const ModelConfig& config) {
@@ -58,8 +65,8 @@ std::map<MatrixRole, RoleTotal> TotalsByRole(const Directory& directory) {
   for (const MatrixEntry& m : directory.matrices) {
     RoleTotal& t = totals[m.role];
     t.type = WeightTypeName(m.type);
-    t.rows = m.rows;
-    t.columns = m.columns;
+    t.rows.push_back(m.rows);
+    t.columns.push_back(m.columns);
     ++t.count;
     t.bytes += m.n_bytes();
   }
@@ -121,8 +128,8 @@ Json ToJson(const SluiceFile& file, const TokenizerData& tokenizer) {
     matrices.push_back({{"role", RoleName(role, c)},
                         {"count", t.count},
                         {"type", t.type},
-                        {"rows", t.rows},
-                        {"columns", t.columns},
+                        {"rows", SizeJson(t.rows)},
+                        {"columns", SizeJson(t.columns)},
                         {"bytes", t.bytes}});
   }
   return {
@@ -206,8 +213,8 @@ void Print(const SluiceFile& file, const TokenizerData& tokenizer) {
                tokenizer.kind == TokenizerKind::kSentencePiece ? "SentencePiece" : "byte-level BPE",
                tokenizer.tokens.size());
   for (const auto& [role, t] : TotalsByRole(file.directory())) {
-    absl::PrintF("%-11s %3u x %u x %u %s, %s\n", RoleName(role, c), t.count, t.rows, t.columns,
-                 t.type, FormatBytes(t.bytes));
+    absl::PrintF("%-11s %3u x %s x %s %s, %s\n", RoleName(role, c), t.count, RangeText(t.rows),
+                 RangeText(t.columns), t.type, FormatBytes(t.bytes));
   }
   absl::PrintF(
       "bundles     %u x %u, %s, %u bytes in a stride of %u, blocks of %u; %u blobs of %s a "
