@@ -307,4 +307,23 @@ absl::Status ActivationProfile::CheckTraces(const std::string& source) const {
   return absl::OkStatus();
 }
 
+ActivationTrace SetsByPosition(const ActivationTrace& sets, const SluiceFile& file) {
+  const uint32_t n_layers = sets.n_layers(), n_neurons = sets.n_neurons();
+  std::vector<std::vector<uint32_t>> position(n_layers, std::vector<uint32_t>(n_neurons));
+  for (uint32_t l = 0; l < n_layers; ++l) {
+    for (uint32_t p = 0; p < n_neurons; ++p) position[l][file.NeuronAt(l, p)] = p;
+  }
+  ActivationTrace trace(file.model_id(), n_layers, n_neurons);
+  std::vector<uint32_t> active;
+  for (uint32_t t = 0; t < sets.n_tokens(); ++t) {
+    for (uint32_t l = 0; l < n_layers; ++l) {
+      sets.Get(t, l, &active);
+      for (uint32_t& neuron : active) neuron = position[l][neuron];
+      std::ranges::sort(active);
+      trace.Append(active);
+    }
+  }
+  return trace;
+}
+
 }  // namespace sluice

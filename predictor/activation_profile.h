@@ -136,6 +136,10 @@ class ActivationProfile {
   std::vector<std::vector<uint32_t>> before_;  // the sets of the token before, by layer
 };
 
+// The sets of a profile as a cache of this file sees them: by position, as a trace of the file. The
+// profile is one of the model in the file.
+ActivationTrace SetsByPosition(const ActivationTrace& sets, const SluiceFile& file);
+
 }  // namespace sluice
 
 #endif  // SLUICE_PREDICTOR_ACTIVATION_PROFILE_H_

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/cli_fixture.h"
@@ -75,6 +76,28 @@ TEST_F(PlanTest, ForetellsTheTrafficOfARunWithTheSameActivations) {
   EXPECT_NEAR(row["hit_rate"], decode["hit_rate"].get<double>(), 0.1);
   EXPECT_NEAR(row["flash_mb_per_token"], decode["flash_mb_per_token"].get<double>(),
               0.2 * decode["flash_mb_per_token"].get<double>() + 0.002);
+}
+
+TEST_F(PlanTest, TakesAProfileOfTheModelForActivations) {
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += absl::StrFormat("line %d of a text; ", i * i);
+  WriteFile(dir_.File("text"), text);
+  const std::string profile = dir_.File("activations");
+  ASSERT_EQ(
+      RunSluice({"profile", "-m", model_, "--text", dir_.File("text"), "-o", profile}).exit_code,
+      kOk);
+  const json plan = PlanOf({"--profile", profile});
+  EXPECT_THAT(std::string(plan["activations"]), AllOf(HasSubstr(profile), HasSubstr("held-out")));
+  EXPECT_GT(plan["budgets"][0]["flash_mb_per_token"], 0.0);
+
+  ToyModel toy;
+  toy.seed = 2;
+  ASSERT_TRUE(WriteToyModel(toy, dir_.File("other.gguf")).ok());
+  const std::string other = dir_.File("other.sluice");
+  ASSERT_EQ(RunSluice({"repack", dir_.File("other.gguf"), other}).exit_code, kOk);
+  ExpectError({"plan", "-m", other, "--device", profile_, "--profile", profile}, kError,
+              "is the profile of another model");
+  ExpectError(Plan({"--profile", model_}), kError, "is not an activation trace or profile");
 }
 
 TEST_F(PlanTest, DenseModeNeedsEveryNeuron) {

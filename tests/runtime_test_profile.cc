@@ -1,4 +1,5 @@
 // Profiles of toy models against a plain recomputation from their gates.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <functional>
@@ -217,6 +218,27 @@ TEST_F(ProfileRunTest, ANeuronGoesByItsIdWhereverItLies) {
   // Sums of FFNs differ in their last bits, so layers after the first one may differ a little.
   EXPECT_THAT(of_shuffled.counts(0), testing::ElementsAreArray(plain.counts(0)));
   EXPECT_EQ(of_shuffled.overlap(0), plain.overlap(0));
+}
+
+TEST_F(ProfileRunTest, ACacheSeesTheSetsOfAProfileByPosition) {
+  const PackedModel model(ToyModel(), WeightType::kF32);
+  const PredictedModel shuffled(model.file(), PredictorInput::kNormed, 0.0f, /*shuffled=*/true);
+  const auto texts = Texts();
+  const ActivationProfile profile = Profile(model.file(), {.texts = texts});
+  const ActivationTrace by_position = SetsByPosition(profile.train(), shuffled.file());
+  EXPECT_EQ(by_position.model_id(), shuffled.file().model_id());
+  ASSERT_EQ(by_position.n_tokens(), profile.train().n_tokens());
+  std::vector<uint32_t> expected, positions;
+  for (uint32_t t = 0; t < by_position.n_tokens(); ++t) {
+    for (uint32_t l = 0; l < profile.n_layers(); ++l) {
+      profile.train().Get(t, l, &expected);
+      by_position.Get(t, l, &positions);
+      EXPECT_TRUE(std::ranges::is_sorted(positions));
+      std::vector<uint32_t> neurons;
+      for (const uint32_t p : positions) neurons.push_back(shuffled.file().NeuronAt(l, p));
+      EXPECT_THAT(neurons, testing::UnorderedElementsAreArray(expected));
+    }
+  }
 }
 
 TEST_F(ProfileRunTest, BeyondTheBoundOfTheSetsItGoesOnCounting) {

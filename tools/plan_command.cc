@@ -22,6 +22,7 @@
 #include "tools/device_flags.h"
 #include "tools/flags.h"
 #include "tools/output_files.h"
+#include "tools/plan_activations.h"
 #include "tools/plan_page.h"
 #include "tools/plan_report.h"
 #include "tools/run_flags.h"
@@ -82,9 +83,10 @@ class Planner {
     request_.tokenizer_bytes = tokenizer_->memory_bytes();
     SLUICE_ASSIGN_OR_RETURN(request_.context, ChooseContext(file_->config(), flags_.context));
     if (!flags_.trace.empty()) {
-      SLUICE_ASSIGN_OR_RETURN(ActivationTrace trace, ActivationTrace::Load(flags_.trace));
-      report_.activations = absl::StrFormat("%s, %u tokens", flags_.trace, trace.n_tokens());
-      trace_.emplace(std::move(trace));
+      SLUICE_ASSIGN_OR_RETURN(PlanActivations activations,
+                              LoadPlanActivations(flags_.trace, *file_, request_.mode));
+      report_.activations = std::move(activations.note);
+      trace_.emplace(std::move(activations.trace));
     }
     report_.model = flags_.model;
     report_.model_bytes = file_->file_size();
@@ -326,9 +328,10 @@ void RegisterPlan(CLI::App& app, std::function<int()>* action) {
          "one that holds everything)")
       ->check(NotEmpty());
   AddDeviceFlags(*cmd, &flags->device);
-  cmd->add_option("--profile", flags->trace,
-                  "Activations, of generate --record-activations (default: those of the runs that "
-                  "plan makes)")
+  cmd->add_option(
+         "--profile", flags->trace,
+         "Activations, of sluice profile or generate --record-activations (default: those of "
+         "the runs that plan makes)")
       ->check(NotEmpty());
   cmd->add_option("-c,--ctx-size", flags->context, "Context in tokens, as in generate");
   cmd->add_option("-t,--threads", flags->threads, "Compute threads, as in generate");
