@@ -3,6 +3,7 @@
 // Quantised dots take 16 blocks (512 elements) at a time: eight registers of two blocks each, made
 // unsigned, go through VPDPBUSD; a tree of shuffles and adds turns the 8 x 16 partial sums into one
 // register with a sum per block; the rest of the float work is then one instruction per 16 blocks.
+// Rows of at most 8 q8 blocks, as predictors have, share one such step: two rows of 8 or four of 4.
 // The end of a row runs through the same code with masked loads: what is absent adds +0, which
 // changes no lane (a sum that started at +0 is never -0).
 #include <immintrin.h>
@@ -249,6 +250,100 @@ struct Q8Kernel : QuantDot<Q8> {
   }
 };
 
+// Rows of at most kBlocks blocks with one vector. What lies in the lanes of a row is what Dot has
+// in its first kBlocks lanes, and the fold of those is the same, since Dot's others are +0.
+template <size_t kBlocks>
+struct ShortQ8Rows {
+  static_assert(kBlocks == 4 || kBlocks == 8);
+  static constexpr size_t kRows = 16 / kBlocks;      // that are computed together
+  static constexpr size_t kRegisters = kBlocks / 2;  // of the quants of a row
+
+  ShortQ8Rows(size_t n, const VectorView& x) : n_(n), scales_((1u << n / kBlock) - 1) {
+    for (size_t i = 0; i < kRegisters; ++i) {
+      quants_[i] = First64(n > 64 * i ? n - 64 * i : 0);
+      x_quants_[i] = _mm512_maskz_loadu_epi8(quants_[i], x.q + 64 * i);
+    }
+    const __m256i sums = _mm256_maskz_loadu_epi32(scales_, x.block_sums);
+    const __m256 scale = _mm256_maskz_loadu_ps(scales_, x.scale);
+    if constexpr (kBlocks == 8) {
+      x_sums_ = _mm512_broadcast_i32x8(sums);
+      x_scale_ = _mm512_broadcast_f32x8(scale);
+    } else {
+      x_sums_ = _mm512_broadcast_i32x4(_mm256_castsi256_si128(sums));
+      x_scale_ = _mm512_broadcast_f32x4(_mm256_castps256_ps128(scale));
+    }
+  }
+
+  // `count` rows, at most kRows, from `first` on.
+  SLUICE_INLINE void Dot(const RowSet& rows, size_t first, size_t count, float* out) const {
+    __m512i partial[8];
+    __m128i scales[kRows];
+    for (size_t r = 0; r < kRows; ++r) {
+      // What a row too many computes is not stored.
+      const std::byte* row = RowAt(rows, first + Smaller(r, count - 1));
+      for (size_t i = 0; i < kRegisters; ++i) {
+        const __m512i w = Q8::MakeUnsigned(_mm512_maskz_loadu_epi8(quants_[i], row + 64 * i));
+        partial[r * kRegisters + i] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, x_quants_[i]);
+      }
+      scales[r] = _mm_maskz_loadu_epi16(scales_, row + n_);
+    }
+    const __m512 terms =
+        QuantDot<Q8>::Terms(partial, x_sums_, _mm512_cvtph_ps(Joined(scales)), x_scale_);
+    const __m512 sums = FoldRows(_mm512_add_ps(_mm512_setzero_ps(), terms));
+    constexpr __mmask16 kFirstLanes = kBlocks == 8 ? 0x0101 : 0x1111;
+    _mm_mask_storeu_ps(out + first, static_cast<__mmask8>((1u << count) - 1),
+                       _mm512_castps512_ps128(_mm512_maskz_compress_ps(kFirstLanes, sums)));
+  }
+
+ private:
+  static __m256i Joined(const __m128i (&scales)[kRows]) {
+    if constexpr (kBlocks == 8) {
+      return _mm256_set_m128i(scales[1], scales[0]);
+    } else {
+      return _mm256_set_m128i(_mm_unpacklo_epi64(scales[2], scales[3]),
+                              _mm_unpacklo_epi64(scales[0], scales[1]));
+    }
+  }
+  // The sum of each row in its first lane.
+  static __m512 FoldRows(__m512 lanes) {
+    if constexpr (kBlocks == 8) {  // l += l+4
+      lanes = _mm512_add_ps(lanes, _mm512_shuffle_f32x4(lanes, lanes, 0xb1));
+    }
+    lanes = _mm512_add_ps(lanes, _mm512_permute_ps(lanes, 0x4e));  // l += l+2
+    return _mm512_add_ps(lanes, _mm512_movehdup_ps(lanes));
+  }
+
+  const size_t n_;
+  const __mmask8 scales_;  // of a row
+  __mmask64 quants_[kRegisters];
+  __m512i x_quants_[kRegisters];
+  __m512i x_sums_;
+  __m512 x_scale_;
+};
+
+template <size_t kBlocks>
+void DotShortRows(const RowSet& rows, size_t n, const VectorView& x, float* out) {
+  constexpr size_t kRows = ShortQ8Rows<kBlocks>::kRows;
+  const ShortQ8Rows<kBlocks> kernel(n, x);
+  const size_t bytes = Q8Kernel::RowBytes(n);
+  const size_t distance = 1 + kPrefetchBytes / (bytes + 1);
+  for (size_t r = 0; r < rows.n_rows; r += kRows) {
+    const size_t count = Smaller(kRows, rows.n_rows - r);
+    for (size_t ahead = r + distance; ahead < Smaller(r + distance + kRows, rows.n_rows); ++ahead) {
+      Prefetch(RowAt(rows, ahead), bytes);
+    }
+    kernel.Dot(rows, r, count, out);
+  }
+}
+
+void DotQ8Rows(const RowSet& rows, size_t n, const VectorView* x, size_t n_vectors, float* out,
+               size_t out_stride) {
+  if (n_vectors != 1 || n > 8 * kBlock) {
+    return DotRows<Q8Kernel>(rows, n, x, n_vectors, out, out_stride);
+  }
+  return n > 4 * kBlock ? DotShortRows<8>(rows, n, *x, out) : DotShortRows<4>(rows, n, *x, out);
+}
+
 struct Q4Kernel : QuantDot<Q4> {
   // One nibble group of kGroup elements from element j on. A permutation looks up all 16 products
   // of a block's factor by nibble, which saves the conversion to float and its multiplication.
@@ -319,8 +414,7 @@ void Quantize(const float* x, size_t n, int8_t* q, float* scale, int32_t* block_
 constexpr KernelTable kTable = {
     .name = "avx512-vnni",
     .quantize = Quantize,
-    .dot = {DotRows<FloatKernel<F32>>, DotRows<FloatKernel<F16>>, DotRows<Q8Kernel>,
-            DotRows<Q4Kernel>},
+    .dot = {DotRows<FloatKernel<F32>>, DotRows<FloatKernel<F16>>, DotQ8Rows, DotRows<Q4Kernel>},
     .axpy = {AxpyRows<FloatKernel<F32>>, AxpyRows<FloatKernel<F16>>, AxpyRows<Q8Kernel>,
              AxpyRows<Q4Kernel>},
 };
