@@ -53,8 +53,9 @@ struct FloatKernel {
   static size_t RowBytes(size_t n) { return n * Weights::kBytes; }
 
   template <int V>
-  static void Dot(const std::byte* row, size_t n, const VectorView* x, float* out,
-                  size_t out_stride) {
+  static void Dot(const std::byte* row, const std::byte* ahead, size_t n, const VectorView* x,
+                  float* out, size_t out_stride) {
+    Prefetch(ahead, RowBytes(n));
     Lanes lanes[V];
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
@@ -81,19 +82,26 @@ struct FloatKernel {
     lanes.high = _mm256_loadu_ps(sums + 8);
   }
 
-  template <int R>
-  static void Axpy(const std::byte* const* rows, const float* c, size_t /*n*/, size_t begin,
+  static void Axpy(const AxpyTile& tile, const AxpyTile& ahead, size_t /*n*/, size_t begin,
                    size_t end, float* y) {
+    FetchColumns(ahead, begin * Weights::kBytes, (end - begin) * Weights::kBytes);
     size_t j = begin;
-    for (; j + 8 <= end; j += 8) {
-      __m256 sum = _mm256_loadu_ps(y + j);
-      for (int r = 0; r < R; ++r) {
-        sum = AddProduct(sum, _mm256_set1_ps(c[r]), Weights::Load8(rows[r] + j * Weights::kBytes));
+    for (; j + 32 <= end; j += 32) {
+      __m256 sum[4];
+      for (size_t k = 0; k < 4; ++k) sum[k] = _mm256_loadu_ps(y + j + 8 * k);
+      for (size_t r = 0; r < tile.count; ++r) {
+        const __m256 c = _mm256_set1_ps(tile.c[r]);
+        for (size_t k = 0; k < 4; ++k) {
+          const std::byte* w = tile.row[r] + (j + 8 * k) * Weights::kBytes;
+          sum[k] = AddProduct(sum[k], c, Weights::Load8(w));
+        }
       }
-      _mm256_storeu_ps(y + j, sum);
+      for (size_t k = 0; k < 4; ++k) _mm256_storeu_ps(y + j + 8 * k, sum[k]);
     }
     for (; j < end; ++j) {
-      for (int r = 0; r < R; ++r) y[j] += c[r] * Weights::Load1(rows[r] + j * Weights::kBytes);
+      for (size_t r = 0; r < tile.count; ++r) {
+        y[j] += tile.c[r] * Weights::Load1(tile.row[r] + j * Weights::kBytes);
+      }
     }
   }
 };
@@ -215,8 +223,9 @@ struct QuantDot {
   }
 
   template <int V>
-  static void Dot(const std::byte* row, size_t n, const VectorView* x, float* out,
-                  size_t out_stride) {
+  static void Dot(const std::byte* row, const std::byte* ahead, size_t n, const VectorView* x,
+                  float* out, size_t out_stride) {
+    Prefetch(ahead, RowBytes(n));
     const std::byte* scales = row + Weights::QuantBytes(n);
     const size_t n_blocks = n / kBlock;
     Lanes lanes[V];
@@ -254,86 +263,70 @@ struct QuantDot {
   }
 };
 
-struct Q8Kernel : QuantDot<Q8> {
-  template <int R>
-  static void Axpy(const std::byte* const* rows, const float* c, size_t n, size_t begin, size_t end,
-                   float* y) {
-    for (size_t j = begin; j < end; j += kBlock) {
+struct QuantFactors {
+  static void SetFactors(const std::byte* scales, size_t n_blocks, float c, float* factors) {
+    size_t b = 0;
+    for (; b + 8 <= n_blocks; b += 8) {
+      const __m256 w_scale = F16::Load8(scales + 2 * b);
+      _mm256_storeu_ps(factors + b, _mm256_mul_ps(_mm256_set1_ps(c), w_scale));
+    }
+    for (; b < n_blocks; ++b) factors[b] = c * F16::Load1(scales + 2 * b);
+  }
+};
+
+struct Q8Axpy : QuantFactors, Q8 {
+  template <size_t kGroup>
+  SLUICE_INLINE static void AddGroup(const AxpyTile& tile, size_t at, const StripFactors& factors,
+                                     size_t block, float* y) {
+    for (size_t j = 0; j < kGroup; j += kBlock) {
       __m256 sum[4];
-      for (int k = 0; k < 4; ++k) sum[k] = _mm256_loadu_ps(y + j + 8 * k);
-      for (int r = 0; r < R; ++r) {
-        const __m256 factor = _mm256_set1_ps(c[r] * F16::Load1(rows[r] + n + 2 * (j / kBlock)));
-        for (int k = 0; k < 4; ++k) {
-          const __m256i q = _mm256_cvtepi8_epi32(Load64(rows[r] + j + 8 * k));
+      for (size_t k = 0; k < 4; ++k) sum[k] = _mm256_loadu_ps(y + j + 8 * k);
+      for (size_t r = 0; r < tile.count; ++r) {
+        const __m256 factor = _mm256_broadcast_ss(&factors[r][block + j / kBlock]);
+        for (size_t k = 0; k < 4; ++k) {
+          const __m256i q = _mm256_cvtepi8_epi32(Load64(tile.row[r] + at + j + 8 * k));
           sum[k] = AddProduct(sum[k], factor, _mm256_cvtepi32_ps(q));
         }
       }
-      for (int k = 0; k < 4; ++k) _mm256_storeu_ps(y + j + 8 * k, sum[k]);
+      for (size_t k = 0; k < 4; ++k) _mm256_storeu_ps(y + j + 8 * k, sum[k]);
     }
   }
 };
 
-struct Q4Kernel : QuantDot<Q4> {
-  // y[0..15] += the low nibbles of 16 bytes times low, y[high_at .. high_at+15] += the high ones.
-  struct Strip {
-    __m256 low[2];
-    __m256 high[2];
-  };
-
-  SLUICE_INLINE static void AddStrip(const std::byte* p, float low_factor, float high_factor,
-                                     Strip& sum) {
-    for (int k = 0; k < 2; ++k) {
+struct Q4Axpy : QuantFactors, Q4 {
+  // sum[0..1] += 16 low nibbles times their factor, sum[2..3] += the high ones.
+  SLUICE_INLINE static void AddStrip(const std::byte* p, const float* low_factor,
+                                     const float* high_factor, __m256 (&sum)[4]) {
+    const __m256 offset = _mm256_set1_ps(8.0f);
+    for (size_t k = 0; k < 2; ++k) {
       const __m256i bytes = _mm256_cvtepu8_epi32(Load64(p + 8 * k));
       const __m256i low = _mm256_and_si256(bytes, _mm256_set1_epi32(15));
       const __m256i high = _mm256_srli_epi32(bytes, 4);
-      const __m256 offset = _mm256_set1_ps(8.0f);
-      sum.low[k] = AddProduct(sum.low[k], _mm256_set1_ps(low_factor),
-                              _mm256_sub_ps(_mm256_cvtepi32_ps(low), offset));
-      sum.high[k] = AddProduct(sum.high[k], _mm256_set1_ps(high_factor),
-                               _mm256_sub_ps(_mm256_cvtepi32_ps(high), offset));
+      sum[k] = AddProduct(sum[k], _mm256_broadcast_ss(low_factor),
+                          _mm256_sub_ps(_mm256_cvtepi32_ps(low), offset));
+      sum[2 + k] = AddProduct(sum[2 + k], _mm256_broadcast_ss(high_factor),
+                              _mm256_sub_ps(_mm256_cvtepi32_ps(high), offset));
     }
   }
 
-  // One nibble group of `group` elements from element j on.
-  template <int R>
-  static void AxpyGroup(const std::byte* const* rows, const float* c, size_t n, size_t j,
-                        size_t group, float* y) {
-    float factors[R][4];
-    for (int r = 0; r < R; ++r) {
-      uint64_t halfs = 0;
-      memcpy(&halfs, rows[r] + n / 2 + 2 * (j / kBlock), 2 * (group / kBlock));
-      const __m128 scales = _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<int64_t>(halfs)));
-      _mm_storeu_ps(factors[r], _mm_mul_ps(_mm_set1_ps(c[r]), scales));
-    }
-    for (size_t at = 0; at < group / 2; at += 16) {
-      float* y_low = y + j + at;
-      float* y_high = y_low + group / 2;
-      Strip sum;
-      for (int k = 0; k < 2; ++k) {
-        sum.low[k] = _mm256_loadu_ps(y_low + 8 * k);
-        sum.high[k] = _mm256_loadu_ps(y_high + 8 * k);
+  template <size_t kGroup>
+  SLUICE_INLINE static void AddGroup(const AxpyTile& tile, size_t at, const StripFactors& factors,
+                                     size_t block, float* y) {
+    constexpr size_t kHalf = kGroup / 2;  // elements in low nibbles, then as many in high ones
+    for (size_t j = 0; j < kHalf; j += 16) {
+      float* low = y + j;
+      float* high = y + kHalf + j;
+      __m256 sum[4] = {_mm256_loadu_ps(low), _mm256_loadu_ps(low + 8), _mm256_loadu_ps(high),
+                       _mm256_loadu_ps(high + 8)};
+      for (size_t r = 0; r < tile.count; ++r) {
+        const float* f = factors[r] + block;
+        AddStrip(tile.row[r] + at + j, f + j / kBlock, f + (kHalf + j) / kBlock, sum);
       }
-      for (int r = 0; r < R; ++r) {
-        AddStrip(rows[r] + j / 2 + at, factors[r][at / kBlock],
-                 factors[r][(at + group / 2) / kBlock], sum);
-      }
-      for (int k = 0; k < 2; ++k) {
-        _mm256_storeu_ps(y_low + 8 * k, sum.low[k]);
-        _mm256_storeu_ps(y_high + 8 * k, sum.high[k]);
-      }
+      _mm256_storeu_ps(low, sum[0]);
+      _mm256_storeu_ps(low + 8, sum[1]);
+      _mm256_storeu_ps(high, sum[2]);
+      _mm256_storeu_ps(high + 8, sum[3]);
     }
-  }
-
-  template <int R>
-  static void Axpy(const std::byte* const* rows, const float* c, size_t n, size_t begin, size_t end,
-                   float* y) {
-    size_t j = begin;
-    for (; j + 128 <= end; j += 128) AxpyGroup<R>(rows, c, n, j, 128, y);
-    if (j + 64 <= end) {
-      AxpyGroup<R>(rows, c, n, j, 64, y);
-      j += 64;
-    }
-    if (j < end) AxpyGroup<R>(rows, c, n, j, 32, y);
   }
 };
 
@@ -382,10 +375,10 @@ void Quantize(const float* x, size_t n, int8_t* q, float* scale, int32_t* block_
 constexpr KernelTable kTable = {
     .name = "avx2",
     .quantize = Quantize,
-    .dot = {DotRows<FloatKernel<F32>>, DotRows<FloatKernel<F16>>, DotRows<Q8Kernel>,
-            DotRows<Q4Kernel>},
-    .axpy = {AxpyRows<FloatKernel<F32>>, AxpyRows<FloatKernel<F16>>, AxpyRows<Q8Kernel>,
-             AxpyRows<Q4Kernel>},
+    .dot = {DotRows<FloatKernel<F32>>, DotRows<FloatKernel<F16>>, DotRows<QuantDot<Q8>>,
+            DotRows<QuantDot<Q4>>},
+    .axpy = {AxpyRows<FloatKernel<F32>>, AxpyRows<FloatKernel<F16>>, AxpyRows<QuantAxpy<Q8Axpy>>,
+             AxpyRows<QuantAxpy<Q4Axpy>>},
 };
 
 }  // namespace

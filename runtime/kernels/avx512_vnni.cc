@@ -14,6 +14,8 @@
 namespace sluice {
 namespace {
 
+__m128i Load128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+
 // The first `count` of 16 or 64 lanes; all of them if there are more.
 __mmask16 First16(size_t count) {
   return static_cast<__mmask16>(count >= 16 ? 0xffff : (1u << count) - 1);
@@ -53,8 +55,9 @@ struct FloatKernel {
   static size_t RowBytes(size_t n) { return n * Weights::kBytes; }
 
   template <int V>
-  static void Dot(const std::byte* row, size_t n, const VectorView* x, float* out,
-                  size_t out_stride) {
+  static void Dot(const std::byte* row, const std::byte* ahead, size_t n, const VectorView* x,
+                  float* out, size_t out_stride) {
+    Prefetch(ahead, RowBytes(n));
     __m512 lanes[V];
     for (int v = 0; v < V; ++v) lanes[v] = _mm512_setzero_ps();
     size_t i = 0;
@@ -75,26 +78,28 @@ struct FloatKernel {
     for (int v = 0; v < V; ++v) out[v * out_stride] = Fold(lanes[v]);
   }
 
-  template <int R>
-  static void Axpy(const std::byte* const* rows, const float* c, size_t /*n*/, size_t begin,
+  static void Axpy(const AxpyTile& tile, const AxpyTile& ahead, size_t /*n*/, size_t begin,
                    size_t end, float* y) {
-    __m512 factor[R];
-    for (int r = 0; r < R; ++r) factor[r] = _mm512_set1_ps(c[r]);
+    FetchColumns(ahead, begin * Weights::kBytes, (end - begin) * Weights::kBytes);
     size_t j = begin;
-    for (; j + 16 <= end; j += 16) {
-      __m512 sum = _mm512_loadu_ps(y + j);
-      for (int r = 0; r < R; ++r) {
-        const __m512 w = Weights::Load(rows[r] + j * Weights::kBytes);
-        sum = _mm512_add_ps(sum, _mm512_mul_ps(factor[r], w));
+    for (; j + 64 <= end; j += 64) {
+      __m512 sum[4];
+      for (size_t k = 0; k < 4; ++k) sum[k] = _mm512_loadu_ps(y + j + 16 * k);
+      for (size_t r = 0; r < tile.count; ++r) {
+        const __m512 factor = _mm512_set1_ps(tile.c[r]);
+        for (size_t k = 0; k < 4; ++k) {
+          const __m512 w = Weights::Load(tile.row[r] + (j + 16 * k) * Weights::kBytes);
+          sum[k] = _mm512_add_ps(sum[k], _mm512_mul_ps(factor, w));
+        }
       }
-      _mm512_storeu_ps(y + j, sum);
+      for (size_t k = 0; k < 4; ++k) _mm512_storeu_ps(y + j + 16 * k, sum[k]);
     }
-    if (j < end) {
+    for (; j < end; j += 16) {
       const __mmask16 mask = First16(end - j);
       __m512 sum = _mm512_maskz_loadu_ps(mask, y + j);
-      for (int r = 0; r < R; ++r) {
-        const __m512 w = Weights::LoadFirst(mask, rows[r] + j * Weights::kBytes);
-        sum = _mm512_add_ps(sum, _mm512_mul_ps(factor[r], w));
+      for (size_t r = 0; r < tile.count; ++r) {
+        const __m512 w = Weights::LoadFirst(mask, tile.row[r] + j * Weights::kBytes);
+        sum = _mm512_add_ps(sum, _mm512_mul_ps(_mm512_set1_ps(tile.c[r]), w));
       }
       _mm512_mask_storeu_ps(y + j, mask, sum);
     }
@@ -186,8 +191,8 @@ struct QuantDot {
   }
 
   template <int V>
-  static void Dot(const std::byte* row, size_t n, const VectorView* x, float* out,
-                  size_t out_stride) {
+  static void Dot(const std::byte* row, const std::byte* ahead, size_t n, const VectorView* x,
+                  float* out, size_t out_stride) {
     const std::byte* scales = row + Weights::QuantBytes(n);
     const size_t n_blocks = n / kBlock;
     __m512 lanes[V];
@@ -196,6 +201,7 @@ struct QuantDot {
     __m512i partial[8];
     size_t b = 0;
     for (; b + 16 <= n_blocks; b += 16) {
+      Prefetch(ahead + RowBytes(b * kBlock), RowBytes(16 * kBlock));
       Weights::Load16Blocks(row + Weights::QuantBytes(b * kBlock), w);
       const __m512 w_scale = F16::Load(scales + 2 * b);
       for (int v = 0; v < V; ++v) {
@@ -210,6 +216,7 @@ struct QuantDot {
     }
     if (b < n_blocks) {
       const size_t blocks = n_blocks - b;
+      Prefetch(ahead + RowBytes(b * kBlock), RowBytes(blocks * kBlock));
       const __mmask16 mask = First16(blocks);
       Weights::LoadLastBlocks(row + Weights::QuantBytes(b * kBlock), blocks, w);
       const __m512 w_scale = F16::LoadFirst(mask, scales + 2 * b);
@@ -226,27 +233,6 @@ struct QuantDot {
       }
     }
     for (int v = 0; v < V; ++v) out[v * out_stride] = Fold(lanes[v]);
-  }
-};
-
-struct Q8Kernel : QuantDot<Q8> {
-  template <int R>
-  static void Axpy(const std::byte* const* rows, const float* c, size_t n, size_t begin, size_t end,
-                   float* y) {
-    for (size_t j = begin; j < end; j += kBlock) {
-      __m512 sum[2] = {_mm512_loadu_ps(y + j), _mm512_loadu_ps(y + j + 16)};
-      for (int r = 0; r < R; ++r) {
-        const __m512 factor = _mm512_mul_ps(
-            _mm512_set1_ps(c[r]),
-            _mm512_cvtph_ps(_mm256_set1_epi16(LoadAs<int16_t>(rows[r] + n + 2 * (j / kBlock)))));
-        for (int k = 0; k < 2; ++k) {
-          const __m128i q = _mm_loadu_si128(reinterpret_cast<const __m128i*>(rows[r] + j + 16 * k));
-          const __m512 w = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q));
-          sum[k] = _mm512_add_ps(sum[k], _mm512_mul_ps(factor, w));
-        }
-      }
-      for (int k = 0; k < 2; ++k) _mm512_storeu_ps(y + j + 16 * k, sum[k]);
-    }
   }
 };
 
@@ -325,7 +311,7 @@ template <size_t kBlocks>
 void DotShortRows(const RowSet& rows, size_t n, const VectorView& x, float* out) {
   constexpr size_t kRows = ShortQ8Rows<kBlocks>::kRows;
   const ShortQ8Rows<kBlocks> kernel(n, x);
-  const size_t bytes = Q8Kernel::RowBytes(n);
+  const size_t bytes = QuantDot<Q8>::RowBytes(n);
   const size_t distance = 1 + kPrefetchBytes / (bytes + 1);
   for (size_t r = 0; r < rows.n_rows; r += kRows) {
     const size_t count = Smaller(kRows, rows.n_rows - r);
@@ -339,55 +325,62 @@ void DotShortRows(const RowSet& rows, size_t n, const VectorView& x, float* out)
 void DotQ8Rows(const RowSet& rows, size_t n, const VectorView* x, size_t n_vectors, float* out,
                size_t out_stride) {
   if (n_vectors != 1 || n > 8 * kBlock) {
-    return DotRows<Q8Kernel>(rows, n, x, n_vectors, out, out_stride);
+    return DotRows<QuantDot<Q8>>(rows, n, x, n_vectors, out, out_stride);
   }
   return n > 4 * kBlock ? DotShortRows<8>(rows, n, *x, out) : DotShortRows<4>(rows, n, *x, out);
 }
 
-struct Q4Kernel : QuantDot<Q4> {
-  // One nibble group of kGroup elements from element j on. A permutation looks up all 16 products
-  // of a block's factor by nibble, which saves the conversion to float and its multiplication.
-  template <size_t kGroup, int R>
-  static void AxpyGroup(const std::byte* const* rows, const float* c, size_t n, size_t j,
-                        float* y) {
+struct QuantFactors {
+  static void SetFactors(const std::byte* scales, size_t n_blocks, float c, float* factors) {
+    for (size_t b = 0; b < n_blocks; b += 16) {
+      const __mmask16 mask = First16(n_blocks - b);
+      const __m512 w_scale = F16::LoadFirst(mask, scales + 2 * b);
+      _mm512_mask_storeu_ps(factors + b, mask, _mm512_mul_ps(_mm512_set1_ps(c), w_scale));
+    }
+  }
+};
+
+struct Q8Axpy : QuantFactors, Q8 {
+  template <size_t kGroup>
+  SLUICE_INLINE static void AddGroup(const AxpyTile& tile, size_t at, const StripFactors& factors,
+                                     size_t block, float* y) {
     constexpr size_t kRegisters = kGroup / 16;
+    __m512 sum[kRegisters];
+    for (size_t k = 0; k < kRegisters; ++k) sum[k] = _mm512_loadu_ps(y + 16 * k);
+    for (size_t r = 0; r < tile.count; ++r) {
+      for (size_t k = 0; k < kRegisters; ++k) {
+        const __m512 factor = _mm512_set1_ps(factors[r][block + k / 2]);
+        const __m512i w = _mm512_cvtepi8_epi32(Load128(tile.row[r] + at + 16 * k));
+        sum[k] = _mm512_add_ps(sum[k], _mm512_mul_ps(factor, _mm512_cvtepi32_ps(w)));
+      }
+    }
+    for (size_t k = 0; k < kRegisters; ++k) _mm512_storeu_ps(y + 16 * k, sum[k]);
+  }
+};
+
+struct Q4Axpy : QuantFactors, Q4 {
+  // A permutation looks up all 16 products of a block's factor by nibble, which saves the
+  // conversion to float and its multiplication.
+  template <size_t kGroup>
+  SLUICE_INLINE static void AddGroup(const AxpyTile& tile, size_t at, const StripFactors& factors,
+                                     size_t block, float* y) {
+    constexpr size_t kRegisters = kGroup / 16;
+    constexpr size_t kHalf = kRegisters / 2;  // of low nibbles, then as many of high ones
     const __m512 values = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
     __m512 sum[kRegisters];
-    for (size_t k = 0; k < kRegisters; ++k) sum[k] = _mm512_loadu_ps(y + j + 16 * k);
-    for (int r = 0; r < R; ++r) {
-      uint64_t halfs = 0;
-      memcpy(&halfs, rows[r] + n / 2 + 2 * (j / kBlock), 2 * (kGroup / kBlock));
-      const __m128 scales = _mm_maskz_cvtph_ps(0xf, _mm_cvtsi64_si128(static_cast<int64_t>(halfs)));
-      float factors[4];
-      _mm_storeu_ps(factors, _mm_mul_ps(scales, _mm_set1_ps(c[r])));
-      __m512 products[kGroup / kBlock];
-      for (size_t b = 0; b < kGroup / kBlock; ++b) {
-        products[b] = _mm512_mul_ps(_mm512_set1_ps(factors[b]), values);
-      }
-      for (size_t k = 0; k < kRegisters / 2; ++k) {
-        const std::byte* p = rows[r] + j / 2 + 16 * k;
-        const __m512i bytes =
-            _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-        // The permutation uses only the low 4 bits of an index.
-        const size_t high = k + kRegisters / 2;
-        sum[k] = _mm512_add_ps(sum[k], _mm512_permutexvar_ps(bytes, products[k / 2]));
-        sum[high] = _mm512_add_ps(
-            sum[high], _mm512_permutexvar_ps(_mm512_srli_epi32(bytes, 4), products[high / 2]));
+    for (size_t k = 0; k < kRegisters; ++k) sum[k] = _mm512_loadu_ps(y + 16 * k);
+    for (size_t r = 0; r < tile.count; ++r) {
+      const float* f = factors[r] + block;
+      for (size_t k = 0; k < kHalf; ++k) {
+        const __m512i low = _mm512_cvtepu8_epi32(Load128(tile.row[r] + at + 16 * k));
+        const __m512i high = _mm512_srli_epi32(low, 4);  // permutations use 4 bits of an index
+        const __m512 of_low = _mm512_mul_ps(_mm512_set1_ps(f[k / 2]), values);
+        const __m512 of_high = _mm512_mul_ps(_mm512_set1_ps(f[(kHalf + k) / 2]), values);
+        sum[k] = _mm512_add_ps(sum[k], _mm512_permutexvar_ps(low, of_low));
+        sum[kHalf + k] = _mm512_add_ps(sum[kHalf + k], _mm512_permutexvar_ps(high, of_high));
       }
     }
-    for (size_t k = 0; k < kRegisters; ++k) _mm512_storeu_ps(y + j + 16 * k, sum[k]);
-  }
-
-  template <int R>
-  static void Axpy(const std::byte* const* rows, const float* c, size_t n, size_t begin, size_t end,
-                   float* y) {
-    size_t j = begin;
-    for (; j + 128 <= end; j += 128) AxpyGroup<128, R>(rows, c, n, j, y);
-    if (j + 64 <= end) {
-      AxpyGroup<64, R>(rows, c, n, j, y);
-      j += 64;
-    }
-    if (j < end) AxpyGroup<32, R>(rows, c, n, j, y);
+    for (size_t k = 0; k < kRegisters; ++k) _mm512_storeu_ps(y + 16 * k, sum[k]);
   }
 };
 
@@ -414,9 +407,9 @@ void Quantize(const float* x, size_t n, int8_t* q, float* scale, int32_t* block_
 constexpr KernelTable kTable = {
     .name = "avx512-vnni",
     .quantize = Quantize,
-    .dot = {DotRows<FloatKernel<F32>>, DotRows<FloatKernel<F16>>, DotQ8Rows, DotRows<Q4Kernel>},
-    .axpy = {AxpyRows<FloatKernel<F32>>, AxpyRows<FloatKernel<F16>>, AxpyRows<Q8Kernel>,
-             AxpyRows<Q4Kernel>},
+    .dot = {DotRows<FloatKernel<F32>>, DotRows<FloatKernel<F16>>, DotQ8Rows, DotRows<QuantDot<Q4>>},
+    .axpy = {AxpyRows<FloatKernel<F32>>, AxpyRows<FloatKernel<F16>>, AxpyRows<QuantAxpy<Q8Axpy>>,
+             AxpyRows<QuantAxpy<Q4Axpy>>},
 };
 
 }  // namespace

@@ -18,8 +18,8 @@ namespace {
 
 constexpr size_t kBlock = 32;               // elements that share a scale: kQuantBlock
 constexpr size_t kVectorsAtOnce = 4;        // a row is unpacked once for so many vectors
-constexpr size_t kRowsAtOnce = 4;           // an AXPY pass over y adds so many rows
-constexpr size_t kPrefetchBytes = 1 << 10;  // how far ahead rows are fetched at least
+constexpr size_t kRowsAtOnce = 8;           // an AXPY pass over y adds so many rows
+constexpr size_t kPrefetchBytes = 4 << 10;  // how far ahead rows are fetched at least
 constexpr size_t kTileBytes = 64 << 10;     // rows that stay in cache while all vectors pass by
 
 const std::byte* RowAt(const RowSet& rows, size_t r) {
@@ -41,16 +41,17 @@ T LoadAs(const void* p) {
   return v;
 }
 
-// Kernel::Dot<V>(row, n, vectors, out, out_stride) computes one row with V vectors. Rows are
-// fetched ahead as a whole, since the hardware cannot foresee where a scattered one starts.
+// Kernel::Dot<V>(row, ahead, n, vectors, out, out_stride) computes one row with V vectors and, as
+// it goes, fetches the row `ahead`, as long: the hardware cannot foresee where a scattered one
+// starts, and a whole row asked for at once is more than a core can wait for.
 template <typename Kernel, int V>
 void DotTile(const RowSet& rows, size_t first, size_t last, size_t n, const VectorView* vectors,
              float* out, size_t out_stride) {
-  const size_t bytes = Kernel::RowBytes(n);
-  const size_t distance = 1 + kPrefetchBytes / (bytes + 1);
+  const size_t distance = 1 + kPrefetchBytes / (Kernel::RowBytes(n) + 1);
   for (size_t r = first; r < last; ++r) {
-    if (r + distance < rows.n_rows) Prefetch(RowAt(rows, r + distance), bytes);
-    Kernel::template Dot<V>(RowAt(rows, r), n, vectors, out + r, out_stride);
+    const std::byte* row = RowAt(rows, r);
+    const std::byte* ahead = r + distance < rows.n_rows ? RowAt(rows, r + distance) : row;
+    Kernel::template Dot<V>(row, ahead, n, vectors, out + r, out_stride);
   }
 }
 
@@ -80,33 +81,82 @@ void DotRows(const RowSet& rows, size_t n, const VectorView* vectors, size_t n_v
   }
 }
 
-// Kernel::Axpy<R>(rows, c, n, begin, end, y) adds R rows in one pass over y, each element in the
-// order of the rows.
-template <typename Kernel>
-void AxpyRows(const RowSet& rows, size_t n, const float* c, size_t begin, size_t end, float* y) {
+// Rows that one pass over y adds, in this order, and those of the next pass, to be fetched on the
+// way; of these any number may be missing.
+struct AxpyTile {
   const std::byte* row[kRowsAtOnce];
-  float coefficient[kRowsAtOnce];
+  float c[kRowsAtOnce];
   size_t count = 0;
-  for (size_t r = 0; r < rows.n_rows; ++r) {
-    if (c[r] == 0.0f) continue;
-    row[count] = RowAt(rows, r);
-    coefficient[count] = c[r];
-    if (++count == kRowsAtOnce) {
-      Kernel::template Axpy<4>(row, coefficient, n, begin, end, y);
-      count = 0;
+
+  // The next rows of `rows`, from *r on, whose coefficients are not 0.
+  void Fill(const RowSet& rows, const float* coefficients, size_t* r) {
+    for (count = 0; *r < rows.n_rows && count < kRowsAtOnce; ++*r) {
+      if (coefficients[*r] == 0.0f) continue;
+      row[count] = RowAt(rows, *r);
+      c[count++] = coefficients[*r];
     }
   }
-  switch (count) {
-    case 1:
-      return Kernel::template Axpy<1>(row, coefficient, n, begin, end, y);
-    case 2:
-      return Kernel::template Axpy<2>(row, coefficient, n, begin, end, y);
-    case 3:
-      return Kernel::template Axpy<3>(row, coefficient, n, begin, end, y);
-    default:
-      return;
+};
+
+// Fetches the bytes [at, at + bytes) of each row.
+inline void FetchColumns(const AxpyTile& tile, size_t at, size_t bytes) {
+  for (size_t r = 0; r < tile.count; ++r) Prefetch(tile.row[r] + at, bytes);
+}
+
+// Kernel::Axpy(tile, ahead, n, begin, end, y) adds the rows of a tile, each element in their order.
+template <typename Kernel>
+void AxpyRows(const RowSet& rows, size_t n, const float* c, size_t begin, size_t end, float* y) {
+  AxpyTile tiles[2];
+  size_t r = 0;
+  tiles[0].Fill(rows, c, &r);
+  for (size_t i = 0; tiles[i % 2].count > 0; ++i) {
+    AxpyTile& ahead = tiles[(i + 1) % 2];
+    ahead.Fill(rows, c, &r);
+    Kernel::Axpy(tiles[i % 2], ahead, n, begin, end, y);
   }
 }
+
+constexpr size_t kStrip = 4096;  // columns whose factors are made at once
+
+// c * w_scale of each row and block of a strip.
+using StripFactors = float[kRowsAtOnce][kStrip / kBlock];
+
+// Axpy of rows of quants, each followed by its scales.
+// Kernel::SetFactors(scales, n_blocks, c, factors) makes the factors of a row;
+// Kernel::AddGroup<kGroup>(tile, at, factors, block, y) adds a nibble group of columns, from byte
+// `at` of the rows and the block'th factor on.
+template <typename Kernel>
+struct QuantAxpy {
+  static void Axpy(const AxpyTile& tile, const AxpyTile& ahead, size_t n, size_t begin, size_t end,
+                   float* y) {
+    StripFactors factors;
+    for (size_t first = begin; first < end; first += kStrip) {
+      const size_t last = Smaller(first + kStrip, end);
+      const size_t scales_at = Kernel::QuantBytes(n) + 2 * (first / kBlock);
+      const size_t n_blocks = (last - first) / kBlock;
+      FetchColumns(ahead, scales_at, 2 * n_blocks);
+      for (size_t r = 0; r < tile.count; ++r) {
+        Kernel::SetFactors(tile.row[r] + scales_at, n_blocks, tile.c[r], factors[r]);
+      }
+      size_t j = first;
+      for (; j + 128 <= last; j += 128) AddGroup<128>(tile, ahead, j, factors, first, y);
+      if (j + 64 <= last) {
+        AddGroup<64>(tile, ahead, j, factors, first, y);
+        j += 64;
+      }
+      if (j < last) AddGroup<32>(tile, ahead, j, factors, first, y);
+    }
+  }
+
+ private:
+  template <size_t kGroup>
+  SLUICE_INLINE static void AddGroup(const AxpyTile& tile, const AxpyTile& ahead, size_t j,
+                                     const StripFactors& factors, size_t first, float* y) {
+    const size_t at = Kernel::QuantBytes(j);
+    FetchColumns(ahead, at, Kernel::QuantBytes(kGroup));
+    Kernel::template AddGroup<kGroup>(tile, at, factors, (j - first) / kBlock, y + j);
+  }
+};
 
 // The scale of a block for quantize and the factor that makes quants of it. A block whose quants
 // are all zero has inverse == 0.
