@@ -81,20 +81,23 @@ class RowsPool {
 struct Vectors {
   Vectors(const KernelTable& table, size_t count)
       : f(kN * count),
-        q(kN * count),
+        q(kQuantStride * count),
         scale(kN / kQuantBlock * count),
         block_sums(kN / kQuantBlock * count) {
     std::mt19937 random(2);
     std::normal_distribution<float> normal;
     for (float& x : f) x = normal(random);
-    table.quantize(f.data(), f.size(), q.data(), scale.data(), block_sums.data());
     for (size_t v = 0; v < count; ++v) {
+      const size_t block = v * (kN / kQuantBlock);
+      table.quantize(&f[v * kN], kN, &q[v * kQuantStride], &scale[block], &block_sums[block]);
       views.push_back({.f = f.data() + v * kN,
-                       .q = q.data() + v * kN,
+                       .q = q.data() + v * kQuantStride,
                        .scale = scale.data() + v * (kN / kQuantBlock),
                        .block_sums = block_sums.data() + v * (kN / kQuantBlock)});
     }
   }
+  static constexpr size_t kQuantStride = kN + 64;  // as the runtime's: see activations.h
+
   std::vector<float> f;
   std::vector<int8_t> q;
   std::vector<float> scale;
@@ -152,6 +155,7 @@ void RegisterTable(const KernelTable& table, RowsPool* pool) {
     };
     add("Dot" + suffix + "/cached", Dot, kCachedBytes, false, 1);
     add("Dot16Vectors" + suffix + "/cached", Dot, kCachedBytes, false, 16);
+    add("Dot128Vectors" + suffix + "/cached", Dot, kCachedBytes, false, 128);
     add("Axpy" + suffix + "/cached", Axpy, kCachedBytes, false);
     add("Dot" + suffix + "/memory", Dot, kMemoryBytes, false, 1);
     add("Dot" + suffix + "/memory/scattered", Dot, kMemoryBytes, true, 1);

@@ -31,16 +31,16 @@ StreamFfn::StreamFfn(const FfnContext& context, const Options& options)
   coefficients_.resize(size_t{options.max_tokens} * kWindow);
   thread_views_.resize(threads * options.max_tokens);
   thread_tokens_.resize(threads * options.max_tokens);
-  thread_up_.resize(threads * options.max_tokens);
+  up_.resize(coefficients_.size());
   pins_.resize(kWindow);
   kept_rows_.reserve(kWindow);
   kept_.resize(c_.file.config().n_layers);
 }
 
 size_t StreamFfn::ScratchBytes(const Options& options, int n_threads) {
-  constexpr size_t kPerToken = sizeof(VectorView) + sizeof(uint32_t) + sizeof(float);
+  constexpr size_t kPerToken = sizeof(VectorView) + sizeof(uint32_t);
   return options.max_tokens *
-         (kWindow * sizeof(float) + static_cast<size_t>(n_threads) * kPerToken);
+         (2 * kWindow * sizeof(float) + static_cast<size_t>(n_threads) * kPerToken);
 }
 
 size_t StreamFfn::MaxPieces(const BundleLayout& bundles, uint32_t piece_bytes) {
@@ -180,9 +180,30 @@ void StreamFfn::ComputeRows(uint32_t layer, uint32_t first, uint32_t begin, uint
     const bool check = is_wanted(r) && (fresh || c_.MustCheckMapped(layer, first + r));
     damaged_[r] = check && !c_.file.BundleIsIntact(layer, first + r, c_.payload(bundles_[r]));
     down_[r] = bundles_[r] + c_.bundles().down_offset();
-    if (used && !damaged_[r] && x.size() > 1 && c_.bundles().has_up) ComputeRow(r, x, thread);
   }
-  if (x.size() == 1 && c_.bundles().has_up) ComputeRowsOfOneToken(begin, end, x[0]);
+  if (!c_.bundles().has_up) return;
+  if (x.size() == 1) {
+    ComputeRowsOfOneToken(begin, end, x[0]);
+  } else if (options_.selector == nullptr) {
+    ComputeAllRows(begin, end, x);
+  } else {
+    for (uint32_t r = begin; r < end; ++r) {
+      if (used_[r] && !damaged_[r]) ComputeRow(r, x, thread);
+    }
+  }
+}
+
+// Where no neuron is left out. What comes out for a damaged row is not used.
+void StreamFfn::ComputeAllRows(uint32_t begin, uint32_t end, std::span<const VectorView> x) {
+  const std::byte* rows[kWindow];
+  for (uint32_t r = begin; r < end; ++r) rows[r - begin] = bundles_[r] + c_.bundles().up_offset();
+  const RowSet set = {.pointers = rows, .n_rows = end - begin};
+  c_.kernels.dot[c_.type()](set, c_.bundles().d_model, x.data(), x.size(), &up_[begin], kWindow);
+  for (size_t t = 0; t < x.size(); ++t) {
+    for (size_t i = t * kWindow + begin; i < t * kWindow + end; ++i) {
+      coefficients_[i] = c_.Coefficient(coefficients_[i], up_[i]);
+    }
+  }
 }
 
 // One row and the tokens for which its neuron is active.
@@ -190,7 +211,7 @@ void StreamFfn::ComputeRow(uint32_t row, std::span<const VectorView> x, int thre
   const size_t scratch = static_cast<size_t>(thread) * options_.max_tokens;
   VectorView* views = &thread_views_[scratch];
   uint32_t* tokens = &thread_tokens_[scratch];
-  float* up = &thread_up_[scratch];
+  float* up = &up_[row];
   uint32_t n = 0;
   for (uint32_t t = 0; t < x.size(); ++t) {
     if (options_.selector != nullptr && coefficients_[size_t{t} * kWindow + row] == 0.0f) continue;
@@ -200,10 +221,10 @@ void StreamFfn::ComputeRow(uint32_t row, std::span<const VectorView> x, int thre
   RowSet set;
   set.base = bundles_[row] + c_.bundles().up_offset();
   set.n_rows = 1;
-  c_.kernels.dot[c_.type()](set, c_.bundles().d_model, views, n, up, 1);
+  c_.kernels.dot[c_.type()](set, c_.bundles().d_model, views, n, up, kWindow);
   for (uint32_t i = 0; i < n; ++i) {
     float& c = coefficients_[size_t{tokens[i]} * kWindow + row];
-    c = c_.Coefficient(c, up[i]);
+    c = c_.Coefficient(c, up[size_t{i} * kWindow]);
   }
 }
 

@@ -57,6 +57,7 @@ class StreamFfn {
   // Up dots and coefficients of rows [begin, end) of the window that begins at position `first`.
   void ComputeRows(uint32_t layer, uint32_t first, uint32_t begin, uint32_t end, bool fresh,
                    const float* gate, std::span<const VectorView> x, int thread);
+  void ComputeAllRows(uint32_t begin, uint32_t end, std::span<const VectorView> x);
   void ComputeRow(uint32_t row, std::span<const VectorView> x, int thread);
   void ComputeRowsOfOneToken(uint32_t begin, uint32_t end, const VectorView& x);
   void AddDownOfTokens(uint32_t count, size_t n_tokens, float* y);
@@ -77,9 +78,9 @@ class StreamFfn {
   std::vector<const std::byte*> down_;     // of the window
   std::vector<uint8_t> used_, damaged_;    // of the window
   std::vector<float> coefficients_;        // [token x kWindow]
+  std::vector<float> up_;                  // [token x kWindow]: dots of the up rows
   std::vector<VectorView> thread_views_;   // [thread x max_tokens]
   std::vector<uint32_t> thread_tokens_;    // [thread x max_tokens]
-  std::vector<float> thread_up_;           // [thread x max_tokens]
   std::vector<Pin> pins_;                  // of the window: cached bundles, or those being kept
   std::vector<uint32_t> kept_rows_;        // of the window
   std::vector<uint32_t> kept_;             // hot bundles by layer

@@ -66,8 +66,28 @@ TEST_P(KernelsTest, DotsOfEveryBatchEqualTheScalarDotOfOneRowBitForBit) {
   }
 }
 
+// As many as tables may take together, and some more.
+TEST_P(KernelsTest, DotsOfManyRowsWithManyVectorsEqualTheScalarOnesBitForBit) {
+  constexpr size_t kRows = 39, kVectors = 37;
+  Random random(7);
+  for (const size_t n : Sizes()) {
+    SCOPED_TRACE(n);
+    const TestRows rows(type(), n, kRows, Fill::kRandom, random);
+    const TestVectors x(n, kVectors, Fill::kRandom, random);
+    std::vector<float> expected;
+    for (const VectorView& view : x.views) {
+      for (size_t r = 0; r < kRows; ++r) expected.push_back(ScalarDot(rows.row(r), n, view));
+    }
+    ForEachTable([&](const KernelTable& table) {
+      std::vector<float> out(kRows * kVectors);
+      table.dot[index()](rows.Set(kRows), n, x.views.data(), kVectors, out.data(), kRows);
+      ASSERT_TRUE(SameBits(expected, out));
+    });
+  }
+}
+
 TEST_P(KernelsTest, DotsOfExtremeValuesEqualTheScalarOnesBitForBit) {
-  constexpr size_t kRows = 3;
+  constexpr size_t kRows = 17, kVectors = 8;
   Random random(2);
   for (const size_t n : Sizes()) {
     for (const Fill w_fill : kFills) {
@@ -75,15 +95,18 @@ TEST_P(KernelsTest, DotsOfExtremeValuesEqualTheScalarOnesBitForBit) {
         SCOPED_TRACE(testing::Message() << "n " << n << ", fills " << static_cast<int>(w_fill)
                                         << ", " << static_cast<int>(x_fill));
         const TestRows rows(type(), n, kRows, w_fill, random);
-        const TestVectors x(n, 1, x_fill, random);
+        const TestVectors x(n, kVectors, x_fill, random);
         std::vector<float> expected;
-        for (size_t r = 0; r < kRows; ++r) {
-          expected.push_back(ScalarDot(rows.row(r), n, x.views[0]));
+        for (const VectorView& view : x.views) {
+          for (size_t r = 0; r < kRows; ++r) expected.push_back(ScalarDot(rows.row(r), n, view));
         }
         ForEachTable([&](const KernelTable& table) {
-          std::vector<float> out(kRows);
-          table.dot[index()](rows.Set(kRows), n, x.views.data(), 1, out.data(), kRows);
-          ASSERT_TRUE(SameBits(expected, out));
+          for (const size_t n_vectors : {size_t{1}, kVectors}) {
+            std::vector<float> out(kRows * n_vectors);
+            table.dot[index()](rows.Set(kRows), n, x.views.data(), n_vectors, out.data(), kRows);
+            ASSERT_TRUE(
+                SameBits(std::vector<float>(expected.begin(), expected.begin() + out.size()), out));
+          }
         });
       }
     }
