@@ -219,27 +219,11 @@ TEST_F(CliTest, AnInterruptEndsTheTextWithASummary) {
 
 // Interrupts once the notes on stderr show that the run has begun: before any text, most likely.
 TEST_F(CliTest, AnInterruptedJsonRunStillGivesOneDocument) {
-  const std::string pipe = dir_.File("pipe");
-  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   // A prompt that alone would take a minute.
   std::ofstream(dir_.File("prompt")) << std::string(49'000, 'a');
   const Arguments arguments = {
       "-f", dir_.File("prompt"), "--ignore-eos", "-n", "-2", "-c", "50000", "-t", "1", "--json"};
-  RunSetup setup;
-  setup.stderr_path = pipe;
-  setup.meanwhile = [&](int pid) {
-    const int fd = open(pipe.c_str(), O_RDONLY | O_CLOEXEC);
-    std::string notes;
-    char piece[4096];
-    bool sent = false;
-    for (ssize_t n = 0; (n = read(fd, piece, sizeof(piece))) > 0;) {
-      notes.append(piece, static_cast<size_t>(n));
-      if (sent || notes.find("seed: ") == std::string::npos) continue;
-      sent = true;
-      EXPECT_EQ(kill(pid, SIGINT), 0);
-    }
-    close(fd);
-  };
+  const RunSetup setup = InterruptOnceItSays(dir_.File("pipe"), "seed: ");
   const RunResult run = RunSluice(Generate(arguments), setup);
   EXPECT_EQ(run.exit_code, 130);
   const json document = json::parse(run.out, nullptr, false);

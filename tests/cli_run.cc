@@ -4,6 +4,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -99,6 +100,27 @@ RunResult RunProgram(const std::string& program, const Arguments& arguments, Run
   if (is_capture(setup.stdout_path)) result.out = ReadFile(setup.stdout_path);
   if (is_capture(setup.stderr_path)) result.err = ReadFile(setup.stderr_path);
   return result;
+}
+
+RunSetup InterruptOnceItSays(const std::string& pipe, const std::string& what) {
+  EXPECT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  RunSetup setup;
+  setup.stderr_path = pipe;
+  setup.meanwhile = [pipe, what](int pid) {
+    const int fd = open(pipe.c_str(), O_RDONLY | O_CLOEXEC);
+    std::string said;
+    char piece[4096];
+    bool sent = false;
+    for (ssize_t n = 0; (n = read(fd, piece, sizeof(piece))) > 0;) {
+      said.append(piece, static_cast<size_t>(n));
+      if (sent || said.find(what) == std::string::npos) continue;
+      sent = true;
+      EXPECT_EQ(kill(pid, SIGINT), 0);
+    }
+    close(fd);
+    EXPECT_TRUE(sent) << said;
+  };
+  return setup;
 }
 
 void ExpectError(const Arguments& arguments, int exit_code, const std::string& what) {

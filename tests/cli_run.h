@@ -39,6 +39,9 @@ struct RunResult {
 RunResult RunProgram(const std::string& program, const Arguments& arguments, RunSetup setup = {});
 RunResult RunSluice(const Arguments& arguments, RunSetup setup = {});
 
+// Interrupts the program once its stderr, which goes through a FIFO made at `pipe`, says `what`.
+RunSetup InterruptOnceItSays(const std::string& pipe, const std::string& what);
+
 // Runs and expects an error of this kind that says `what`, with nothing on stdout.
 void ExpectError(const Arguments& arguments, int exit_code, const std::string& what);
 

@@ -51,13 +51,18 @@ struct BenchFlags {
 // Of the lists, which llama-bench takes with zeros: -p 0 leaves prompts out.
 absl::StatusOr<std::vector<uint32_t>> ReadCounts(const char* flag, const std::string& text) {
   constexpr uint64_t kMost = 1u << 27;
-  if (text == "0") return std::vector<uint32_t>{0};
-  const auto numbers = ParseNumbers(text);
-  if (!numbers.ok()) return Annotate(numbers.status(), flag);
   std::vector<uint32_t> counts;
-  for (const uint64_t n : *numbers) {
-    SLUICE_RETURN_IF_ERROR(InRange(flag, static_cast<int64_t>(n), 0, kMost));
-    counts.push_back(static_cast<uint32_t>(n));
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
+    if (part == "0") {
+      counts.push_back(0);
+      continue;
+    }
+    const auto numbers = ParseNumbers(part);
+    if (!numbers.ok()) return Annotate(numbers.status(), flag);
+    for (const uint64_t n : *numbers) {
+      SLUICE_RETURN_IF_ERROR(InRange(flag, static_cast<int64_t>(n), 0, kMost));
+      counts.push_back(static_cast<uint32_t>(n));
+    }
   }
   return counts;
 }
@@ -326,6 +331,7 @@ class Bench {
     const uint64_t mean = bytes / operations;
     row->disk_block =
         static_cast<uint32_t>(std::clamp((mean + kStep / 2) / kStep * kStep, kStep, kMostBlock));
+    if (file_->file_size() / row->disk_block < 2) return absl::OkStatus();  // no random reads there
     const auto [known, is_new] = disk_.emplace(row->disk_block, 0);
     if (is_new) {
       SLUICE_ASSIGN_OR_RETURN(known->second, DiskBandwidth(decoder, row->disk_block, stop));
@@ -340,8 +346,8 @@ class Bench {
                                        const std::atomic<int>* stop) const {
     CellResult cell;
     cell.spec.block = block;
-    cell.spec.depth = 32;
     cell.spec.range = file_->file_size();
+    cell.spec.depth = static_cast<uint32_t>(std::min<uint64_t>(32, cell.spec.range / block / 2));
     cell.spec.direct = decoder.reads_directly();
     cell.spec.engine =
         options_.engine == EngineKind::kPread ? LoadEngine::kPread : LoadEngine::kUring;
