@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "io/cpu_topology.h"
+#include "io/logged_engine.h"
 #include "io/status.h"
 #include "runtime/hot_plan.h"
 #include "runtime/layer_vectors.h"
@@ -119,6 +120,10 @@ absl::Status Decoder::OpenIo(const DecoderOptions& options) {
     engine = options.wrap_engine(std::move(engine), *storage_);
     absl::StrAppend(&engine_note_, "; ", engine->description());
   }
+  if (spans_ != nullptr) {
+    const auto lane = static_cast<size_t>(plan_.request.n_threads);
+    engine = std::make_unique<LoggedEngine>(std::move(engine), spans_, lane);
+  }
   IoThreadOptions thread_options;
   thread_options.capacity = plan_.io_capacity;
   thread_options.core = options.io_core;
@@ -134,16 +139,19 @@ absl::Status Decoder::OpenIo(const DecoderOptions& options) {
   }
   SLUICE_ASSIGN_OR_RETURN(io_thread_,
                           IoThread::Start(*storage_, std::move(engine), std::move(thread_options)));
-  io_ = std::make_unique<WeightIo>(*io_thread_, *storage_, plan_.io_capacity, plan_.n_buffers);
+  io_ = std::make_unique<WeightIo>(*io_thread_, *storage_, plan_.io_capacity, plan_.n_buffers,
+                                   spans_);
   ring_ = std::make_unique<StreamRing>(*io_, ring_memory_.span(), plan_.piece_bytes);
   return absl::OkStatus();
 }
 
 absl::Status Decoder::Open(const DecoderOptions& options) {
+  spans_ = options.spans;
   kernels_ = options.kernels != nullptr ? options.kernels : &BestKernels();
   const int n_threads = plan_.request.n_threads;
   const auto cores = static_cast<int>(AllowedCores().size());
-  SLUICE_ASSIGN_OR_RETURN(pool_, ThreadPool::Create(n_threads, n_threads <= cores ? kSpinNs : 0));
+  SLUICE_ASSIGN_OR_RETURN(pool_,
+                          ThreadPool::Create(n_threads, n_threads <= cores ? kSpinNs : 0, spans_));
   const NeuronCache::Shape shape = {config_.n_layers, config_.d_ff, file_.bundles().stride};
   SLUICE_ASSIGN_OR_RETURN(cache_, NeuronCache::Create(shape, plan_.n_slots));
   if (IsSparse(plan_.request.mode, file_)) cache_->PlanHot(PlanHot(file_, plan_.n_slots));
@@ -161,7 +169,7 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
                                                              *store_, *activations_, observer_));
   selector_ = std::make_unique<ExactSelector>(config_, file_.thresholds());
   ffn_ = std::make_unique<FfnContext>(
-      FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_, map_checked_});
+      FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_, map_checked_, spans_});
   trace_ = options.trace;
   MakeFfns(options);
 
@@ -300,6 +308,7 @@ absl::Status Decoder::Forward(std::span<const int32_t> tokens, const std::atomic
 absl::Status Decoder::RunPass(std::span<const int32_t> tokens, const Pass& pass, const Pass& next,
                               const std::atomic<int>* stop, const LogitsSink* sink) {
   const uint32_t n = pass.n_tokens;
+  const StageSpan span(spans_, n == 1 ? "token" : "prompt", position_);
   if (TakesDemandPath(pass) != demand_pass_ || !ring_->is_fresh()) {
     CancelReads();
     BeginPass(pass);
@@ -323,6 +332,7 @@ absl::Status Decoder::RunPass(std::span<const int32_t> tokens, const Pass& pass,
 // The logits that are wanted, in groups for which there is room. A streamed head comes with the
 // pass once, and again for each further group.
 absl::Status Decoder::RunHead(uint32_t n, const LogitsSink* sink) {
+  const StageSpan span(spans_, "head", n);
   const uint32_t vocab = config_.vocab_size;
   uint32_t first = n - 1;  // of the pass
   const bool wanted = sink != nullptr && sink->first < position_ + n;
@@ -366,6 +376,7 @@ absl::Status Decoder::RunLayer(uint32_t layer, uint32_t n) {
 
 // delta = O(attention(Q(norm(x)), K(norm(x)), V(norm(x)))), with the biases that the model has.
 absl::Status Decoder::RunAttention(uint32_t layer, uint32_t n) {
+  const StageSpan span(spans_, "attention", layer);
   const auto x = Norm(file_.attention_norm(layer), file_.attention_norm_bias(layer), 0, n);
   const size_t size = size_t{n} * config_.d_model;
   return attention_->Run(layer, {std::span(x_).first(size), std::span(normed_).first(size), x},
@@ -374,11 +385,13 @@ absl::Status Decoder::RunAttention(uint32_t layer, uint32_t n) {
 
 // delta = down(activation(gate(norm(x))) * up(norm(x))); without a gate the up rows stand for it.
 absl::Status Decoder::RunFfn(uint32_t layer, uint32_t n) {
+  const StageSpan span(spans_, "ffn", layer);
   const uint32_t d_ff = config_.d_ff;
   const auto x = Norm(file_.ffn_norm(layer), file_.ffn_norm_bias(layer), 0, n);
   std::fill_n(delta_.begin(), size_t{n} * config_.d_model, 0.0f);
   AddToRows(file_.down_bias(layer), delta_.data(), n);
   if (!predicts() || observer_ != nullptr) {
+    const StageSpan gate(spans_, "gate", layer);
     SLUICE_RETURN_IF_ERROR(
         store_->Multiply(file_.MatrixIndex(MatrixRole::kGate, layer), x, gate_.data(), d_ff));
     AddUpBias(file_, layer, n, gate_.data());

@@ -20,6 +20,7 @@
 #include "io/device_profile.h"
 #include "io/io_thread.h"
 #include "io/read_engine.h"
+#include "io/span_log.h"
 #include "io/storage_file.h"
 #include "layout/sluice_file.h"
 #include "predictor/activation_trace.h"
@@ -51,7 +52,10 @@ struct DecoderOptions {
   // they are not recorded. Recording allocates.
   ActivationTrace* trace = nullptr;
   FfnObserver* observer = nullptr;  // null: nobody looks
-  bool cached_first = true;         // see DemandFfn
+  // Gets what all threads and reads do, on as many lanes as there are compute threads and one more
+  // for reads; null: nothing is logged. Must outlive the decoder, and is to be read after it.
+  SpanLog* spans = nullptr;
+  bool cached_first = true;  // see DemandFfn
   // Predicted mode only, see PredictedFfn.
   bool look_ahead = true;
   double miss_skip = 0;
@@ -195,6 +199,7 @@ class Decoder {
 
   ActivationTrace* trace_ = nullptr;
   FfnObserver* observer_ = nullptr;
+  SpanLog* spans_ = nullptr;
   std::vector<std::vector<uint32_t>> pass_active_;  // if there is a trace: by token and layer
 };
 

@@ -14,6 +14,7 @@ float FfnContext::Act(float gate) const {
 
 void FfnContext::AddDown(std::span<const std::byte* const> down_columns, const float* c,
                          float* y) const {
+  const StageSpan span(spans, "down", down_columns.size());
   constexpr size_t kUnit = 128;  // what AXPY kernels ask of range ends
   const size_t bytes = down_columns.size() * bundles().row_bytes();  // for all d_model outputs
   const size_t grain = WorthwhileGrain(bytes / bundles().d_model + 1, kUnit);

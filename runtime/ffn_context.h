@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "cache/neuron_cache.h"
+#include "io/span_log.h"
 #include "layout/sluice_file.h"
 #include "runtime/kernels/kernels.h"
 #include "runtime/stream_ring.h"
@@ -29,6 +30,7 @@ struct FfnContext {
   const std::byte* map;  // the whole file, or null
   // Mapped: bundles that were found intact, by layer and position; each is checked when first used.
   std::vector<bool>& map_checked;
+  SpanLog* spans = nullptr;  // null: nothing is logged
 
   const BundleLayout& bundles() const { return file.bundles(); }
   size_t type() const { return static_cast<size_t>(bundles().type); }

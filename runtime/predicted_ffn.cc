@@ -63,6 +63,7 @@ absl::Status PredictedFfn::ReadAhead(uint32_t layer, const float* residual) {
 
 absl::StatusOr<uint32_t> PredictedFfn::Ask(uint32_t layer, const float* input,
                                            std::span<uint32_t> active) {
+  const StageSpan span(c_.spans, "predictor", layer);
   SLUICE_ASSIGN_OR_RETURN(const uint32_t n, predictor_.Predict(layer, input, active));
   return miss_skip_ > 0 ? SkipMisses(layer, active.first(n)) : n;
 }

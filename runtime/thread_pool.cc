@@ -42,9 +42,10 @@ class Spinner {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::Create(int n_threads, uint64_t spin_ns) {
+absl::StatusOr<std::unique_ptr<ThreadPool>> ThreadPool::Create(int n_threads, uint64_t spin_ns,
+                                                               SpanLog* spans) {
   const ScopedSignalBlock no_signals;
-  auto pool = std::unique_ptr<ThreadPool>(new ThreadPool(spin_ns));
+  auto pool = std::unique_ptr<ThreadPool>(new ThreadPool(spin_ns, spans));
   try {
     for (int t = 1; t < n_threads; ++t) {
       pool->workers_.emplace_back([p = pool.get(), t] { p->WorkerLoop(t); });
@@ -79,11 +80,19 @@ bool ThreadPool::Claim(uint32_t* share) {
   }
 }
 
+void ThreadPool::RunTask(const Task& task, size_t begin, size_t end, int thread) {
+  if (spans_ == nullptr) return task(begin, end, thread);
+  const uint64_t begin_ns = NowNs();
+  task(begin, end, thread);
+  spans_->Add(static_cast<size_t>(thread),
+              {.name = spans_->stage(), .begin_ns = begin_ns, .end_ns = NowNs(), .id = begin});
+}
+
 void ThreadPool::RunClaimed(uint32_t share, int thread) {
   const size_t size = share_size_.load(std::memory_order_relaxed);
   const size_t begin = share * size;
   const size_t end = std::min(begin + size, n_.load(std::memory_order_relaxed));
-  (*task_.load(std::memory_order_relaxed))(begin, end, thread);
+  RunTask(*task_.load(std::memory_order_relaxed), begin, end, thread);
   if (n_unfinished_.fetch_sub(1) == 1 && caller_parked_.load()) FutexWake(n_unfinished_);
 }
 
@@ -95,7 +104,7 @@ void ThreadPool::RunShares(int thread) {
 void ThreadPool::Run(size_t n, size_t grain, Task fn) {
   if (n == 0) return;
   if (workers_.empty() || n <= grain) {
-    fn(0, n, 0);
+    RunTask(fn, 0, n, 0);
     return;
   }
   const size_t units = (n + grain - 1) / grain;

@@ -18,6 +18,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "io/span_log.h"
 
 namespace sluice {
 
@@ -25,8 +26,10 @@ class ThreadPool {
  public:
   // `n_threads` counts the caller; at least 1. A thread looks `spin_ns` for work, or for the end of
   // the others' work, before it parks (0 where there are more threads than cores).
+  // `spans` (null: none) gets every share, on the lane of its thread, by the name of the stage.
   // ResourceExhausted if the system gives no more threads.
-  static absl::StatusOr<std::unique_ptr<ThreadPool>> Create(int n_threads, uint64_t spin_ns);
+  static absl::StatusOr<std::unique_ptr<ThreadPool>> Create(int n_threads, uint64_t spin_ns,
+                                                            SpanLog* spans = nullptr);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -39,16 +42,18 @@ class ThreadPool {
   void Run(size_t n, size_t grain, Task fn);
 
  private:
-  explicit ThreadPool(uint64_t spin_ns) : spin_ns_(spin_ns) {}
+  ThreadPool(uint64_t spin_ns, SpanLog* spans) : spin_ns_(spin_ns), spans_(spans) {}
 
   void WorkerLoop(int thread);
   // Claims a share of the task that is current; false if none is left.
   bool Claim(uint32_t* share);
   void RunClaimed(uint32_t share, int thread);
+  void RunTask(const Task& task, size_t begin, size_t end, int thread);
   void RunShares(int thread);
 
   std::vector<std::thread> workers_;
   const uint64_t spin_ns_;
+  SpanLog* const spans_;
   // Generation (32 bits), number of shares (16), next share to claim (16) of the current task. The
   // fields below belong to that generation: they are written before it is published, and do not
   // change while a claimed share is not finished.

@@ -19,8 +19,8 @@ constexpr size_t kCompletionsAtOnce = 256;
 }  // namespace
 
 WeightIo::WeightIo(IoThread& io, const StorageFile& file, uint32_t capacity,
-                   uint32_t n_stream_buffers)
-    : io_(io), file_(file), capacity_(capacity), completions_(kCompletionsAtOnce) {
+                   uint32_t n_stream_buffers, SpanLog* spans)
+    : io_(io), file_(file), capacity_(capacity), spans_(spans), completions_(kCompletionsAtOnce) {
   landed_.reserve(capacity);
   stream_landed_.resize(n_stream_buffers);
 }
@@ -86,9 +86,13 @@ absl::Status WeightIo::Pump() {
 }
 
 absl::Status WeightIo::WaitAndPump() {
-  const uint64_t begin = NowNs();
+  const uint64_t begin_ns = NowNs();
   io_.WaitForCompletion();
-  stall_ns_ += NowNs() - begin;
+  const uint64_t end_ns = NowNs();
+  stall_ns_ += end_ns - begin_ns;
+  if (spans_ != nullptr) {
+    spans_->Add(0, {.name = "stall", .begin_ns = begin_ns, .end_ns = end_ns});
+  }
   return Pump();
 }
 

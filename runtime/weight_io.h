@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "io/io_thread.h"
+#include "io/span_log.h"
 #include "io/storage_file.h"
 
 namespace sluice {
@@ -21,8 +22,10 @@ constexpr uint32_t kMostInFlight = 32;  // operations at the device: UFS takes 3
 
 class WeightIo {
  public:
-  // Borrows both. `capacity` is the I/O thread's; `n_stream_buffers` sizes the table of the ring.
-  WeightIo(IoThread& io, const StorageFile& file, uint32_t capacity, uint32_t n_stream_buffers);
+  // Borrows all. `capacity` is the I/O thread's; `n_stream_buffers` sizes the table of the ring;
+  // `spans` (null: none) gets the times of waiting.
+  WeightIo(IoThread& io, const StorageFile& file, uint32_t capacity, uint32_t n_stream_buffers,
+           SpanLog* spans = nullptr);
 
   static size_t Bytes(uint32_t capacity, uint32_t n_stream_buffers);
 
@@ -62,6 +65,7 @@ class WeightIo {
   IoThread& io_;
   const StorageFile& file_;
   const uint32_t capacity_;
+  SpanLog* const spans_;
   std::vector<IoCompletion> completions_;  // scratch of Pump
   std::vector<uint32_t> landed_;
   std::vector<uint8_t> stream_landed_;

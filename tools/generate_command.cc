@@ -13,8 +13,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
-#include "io/atomic_file.h"
 #include "io/clock.h"
+#include "io/span_log.h"
 #include "io/status.h"
 #include "layout/sluice_file.h"
 #include "predictor/activation_trace.h"
@@ -29,6 +29,7 @@
 #include "tools/prediction_flags.h"
 #include "tools/prompt_input.h"
 #include "tools/run_flags.h"
+#include "tools/span_trace.h"
 #include "tools/stop_signals.h"
 
 namespace sluice {
@@ -40,7 +41,7 @@ struct GenerateFlags {
   EngineFlags engine;
   DeviceFlags device;
   PredictionFlags prediction;
-  std::string trace;
+  std::string activations, trace;
   int64_t n_predict = -1, seed = -1;
   int64_t context = kDefaultContext;
   int64_t threads = -1;
@@ -58,6 +59,18 @@ struct Options {
   GenerationRequest generation;
 };
 
+constexpr char kActivations[] = "--record-activations", kTrace[] = "--trace";
+
+std::vector<NamedFile> InputsOf(const GenerateFlags& flags) {
+  std::vector<NamedFile> inputs = DeviceInputs(flags.device, flags.model);
+  inputs.insert(inputs.end(), {{"-m", flags.model}, {"-f", flags.prompt_file}});
+  return inputs;
+}
+
+std::vector<NamedFile> OutputsOf(const GenerateFlags& flags) {
+  return {{kActivations, flags.activations}, {kTrace, flags.trace}};
+}
+
 absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
   Options o;
   SLUICE_RETURN_IF_ERROR(ReadEngineFlags(flags.engine, &o.plan.mapped, &o.decoder));
@@ -73,9 +86,7 @@ absl::StatusOr<Options> ReadFlags(const GenerateFlags& flags) {
         "what "
         "it likes; leave one of them out");
   }
-  std::vector<NamedFile> inputs = DeviceInputs(flags.device, flags.model);
-  inputs.insert(inputs.end(), {{"-m", flags.model}, {"-f", flags.prompt_file}});
-  SLUICE_RETURN_IF_ERROR(CheckDistinct(inputs, {{"--record-activations", flags.trace}}));
+  SLUICE_RETURN_IF_ERROR(CheckDistinct(InputsOf(flags), OutputsOf(flags)));
   if (o.plan.mapped && !flags.device.emulate.empty()) {
     return absl::InvalidArgumentError(
         "--emulate and --io-engine mmap exclude each other: the kernel reads mapped weights; leave "
@@ -156,14 +167,50 @@ int WriteText(const GenerateFlags& flags, const std::string& prompt, const Token
   return result->stop == StopReason::kInterrupted ? signals.exit_code() : kExitOk;
 }
 
-// The file that the active sets go to, made before the run: what cannot be written is better known
-// before than after it. Null if they are not wanted.
-absl::StatusOr<std::unique_ptr<AtomicFile>> OpenTraceFile(const GenerateFlags& flags) {
-  if (flags.trace.empty()) return nullptr;
-  AtomicFile::Options options;
-  options.overwrite = true;
-  return AtomicFile::Create(flags.trace, options);
-}
+// What a run records beside its text. The files are made before it: what cannot be written is
+// better known before than after.
+class Recording {
+ public:
+  absl::Status Open(const GenerateFlags& flags, const SluiceFile& file, int n_threads) {
+    // A token of a model of 7e9 weights has some ten thousand; 40 bytes each.
+    constexpr size_t kSpans = 1 << 16;
+    SLUICE_RETURN_IF_ERROR(outputs_.Open(InputsOf(flags), OutputsOf(flags)));
+    if (outputs_.has(kActivations)) {
+      const ModelConfig& c = file.config();
+      activations_.emplace(file.model_id(), c.n_layers, c.d_ff);
+    }
+    if (outputs_.has(kTrace)) spans_.emplace(static_cast<size_t>(n_threads) + 1, kSpans);
+    return absl::OkStatus();
+  }
+  void Use(DecoderOptions* options) {
+    if (activations_) options->trace = &*activations_;
+    if (spans_) options->spans = &*spans_;
+  }
+  // After the decoder, whose notes these are.
+  absl::Status Save(const GenerateFlags& flags, const std::vector<std::string>& notes) {
+    if (activations_) {
+      SLUICE_RETURN_IF_ERROR(activations_->SaveTo(outputs_.file(kActivations)));
+      absl::FPrintF(stderr, "activations of %u tokens are in %s\n", activations_->n_tokens(),
+                    flags.activations);
+    }
+    if (!spans_) return absl::OkStatus();
+    const auto trace = TraceOfLastToken(*spans_, flags.model, notes);
+    if (!trace.ok()) return Annotate(trace.status(), kTrace);
+    SLUICE_RETURN_IF_ERROR(outputs_.Write(kTrace, trace->json));
+    absl::FPrintF(stderr,
+                  "trace of the token at position %u (%.2f ms, %.2f ms of it stalled, %u reads) is "
+                  "in %s; ui.perfetto.dev shows it%s\n",
+                  trace->position, static_cast<double>(trace->token_ns) / 1e6,
+                  static_cast<double>(trace->stall_ns) / 1e6, trace->reads, flags.trace,
+                  trace->is_complete ? "" : "; its first part was too much to keep");
+    return absl::OkStatus();
+  }
+
+ private:
+  OutputFiles outputs_;
+  std::optional<ActivationTrace> activations_;
+  std::optional<SpanLog> spans_;
+};
 
 int RunGenerate(const GenerateFlags& flags) {
   auto options = ReadFlags(flags);
@@ -213,8 +260,9 @@ int RunGenerate(const GenerateFlags& flags) {
         "the prompt has %u tokens and the context holds %u; give a larger -c or a shorter prompt",
         request.prompt.size(), plan->request.context)));
   }
-  const auto trace_file = OpenTraceFile(flags);
-  if (!trace_file.ok()) return ReportError(trace_file.status());
+  Recording recording;
+  const absl::Status opened = recording.Open(flags, **file, plan->request.n_threads);
+  if (!opened.ok()) return ReportError(opened);
   const StopSignals signals;
   request.stop = &signals.received();
   // A profile is of use where reads go on after the first pass.
@@ -226,22 +274,21 @@ int RunGenerate(const GenerateFlags& flags) {
   if (!device->note.empty()) absl::FPrintF(stderr, "device: %s\n", device->note);
   const uint64_t begin_ns = NowNs();
   UseDevice(*device, &options->decoder);
-  ActivationTrace trace((*file)->model_id(), (*file)->config().n_layers, (*file)->config().d_ff);
-  if (*trace_file != nullptr) options->decoder.trace = &trace;
+  recording.Use(&options->decoder);
   auto decoder = Decoder::Create(**file, *plan, options->decoder);
   const uint64_t load_ns = NowNs() - begin_ns;
   if (!decoder.ok()) return ReportError(decoder.status());
-  for (const std::string& note : (*decoder)->Notes()) absl::FPrintF(stderr, "%s\n", note);
+  const std::vector<std::string> notes = (*decoder)->Notes();
+  for (const std::string& note : notes) absl::FPrintF(stderr, "%s\n", note);
   const SamplerOptions& sampler = request.sampler;
   absl::FPrintF(stderr, "memory: %s planned; %s\n\n", FormatBytes(plan->total),
                 sampler.temperature > 0 ? absl::StrFormat("seed: %u", sampler.seed) : "greedy");
   const int code =
       WriteText(flags, *prompt, **tokenizer, *plan, request, **decoder, load_ns, signals);
-  if (*trace_file == nullptr || code == kExitError) return code;
-  const absl::Status saved = trace.SaveTo(**trace_file);
-  if (!saved.ok()) return ReportError(saved);
-  absl::FPrintF(stderr, "activations of %u tokens are in %s\n", trace.n_tokens(), flags.trace);
-  return code;
+  if (code == kExitError) return code;
+  decoder->reset();  // its threads write what is recorded
+  const absl::Status saved = recording.Save(flags, notes);
+  return saved.ok() ? code : ReportError(saved);
 }
 
 }  // namespace
@@ -286,9 +333,13 @@ void RegisterGenerate(CLI::App& app, std::function<int()>* action) {
   AddPredictionFlags(*cmd, &flags->prediction);
   AddEngineFlags(*cmd, &flags->engine);
   AddDeviceFlags(*cmd, &flags->device);
-  cmd->add_option("--record-activations", flags->trace,
+  cmd->add_option(kActivations, flags->activations,
                   "File for which neurons each token needed (exact mode); takes memory beyond the "
                   "budget")
+      ->check(NotEmpty());
+  cmd->add_option(kTrace, flags->trace,
+                  "File for a picture of the last token, in the trace event format: threads, "
+                  "reads, stalls; takes memory beyond the budget")
       ->check(NotEmpty());
   cmd->add_flag("--ignore-eos", flags->ignore_eos, "Go on after an end token");
   cmd->add_flag("--no-display-prompt", flags->no_display_prompt, "Do not print the prompt");
