@@ -97,6 +97,13 @@ class NeuronCache {
     return slot != kNone && !slots_[slot].loading;
   }
 
+  // The bytes of a bundle that is present, which nothing may evict while they are used: for passes
+  // that reserve nothing. Any thread may ask as long as nobody changes what is cached.
+  const std::byte* Peek(uint32_t layer, uint32_t position) const {
+    const uint32_t slot = index_[Key(layer, position)];
+    return slot == kNone ? nullptr : arena_.data() + size_t{slot} * shape_.slot_bytes;
+  }
+
   // Takes a slot for a bundle that is not present: a free one, else (kCold, and what PlanHot named)
   // the least recently used cold one. The slot is pinned and loading until MarkLoaded. Empty if
   // there is none to take.

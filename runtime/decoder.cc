@@ -168,8 +168,9 @@ absl::Status Decoder::Open(const DecoderOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(attention_, AttentionLayer::Create(file_, plan_, *kernels_, *pool_,
                                                              *store_, *activations_, observer_));
   selector_ = std::make_unique<ExactSelector>(config_, file_.thresholds());
-  ffn_ = std::make_unique<FfnContext>(
-      FfnContext{file_, *kernels_, *pool_, *io_, *ring_, cache_.get(), map_, map_checked_, spans_});
+  sums_ = std::make_unique<DownSums>(config_.d_ff, config_.d_model);
+  ffn_ = std::make_unique<FfnContext>(FfnContext{file_, *kernels_, *pool_, *io_, *ring_,
+                                                 cache_.get(), map_, map_checked_, *sums_, spans_});
   trace_ = options.trace;
   MakeFfns(options);
 

@@ -180,6 +180,7 @@ class Decoder {
   std::unique_ptr<AttentionLayer> attention_;
   std::unique_ptr<ExactSelector> selector_;
   std::unique_ptr<NeuronPredictor> predictor_;  // in predicted mode
+  std::unique_ptr<DownSums> sums_;
   std::unique_ptr<FfnContext> ffn_;
   std::unique_ptr<LookAhead> look_ahead_;  // where reading ahead is of use
   std::unique_ptr<DemandFfn> demand_ffn_;

@@ -12,20 +12,6 @@ float FfnContext::Act(float gate) const {
   return Activate(c.activation, c.activation_threshold, gate);
 }
 
-void FfnContext::AddDown(std::span<const std::byte* const> down_columns, const float* c,
-                         float* y) const {
-  const StageSpan span(spans, "down", down_columns.size());
-  constexpr size_t kUnit = 128;  // what AXPY kernels ask of range ends
-  const size_t bytes = down_columns.size() * bundles().row_bytes();  // for all d_model outputs
-  const size_t grain = WorthwhileGrain(bytes / bundles().d_model + 1, kUnit);
-  RowSet rows;
-  rows.pointers = down_columns.data();
-  rows.n_rows = down_columns.size();
-  pool.Run(bundles().d_model, grain, [&](size_t begin, size_t end, int) {
-    kernels.axpy[type()](rows, bundles().d_model, c, begin, end, y);
-  });
-}
-
 absl::Status FfnContext::Damaged(uint32_t layer, uint32_t position) const {
   return DamagedWeights(
       file,

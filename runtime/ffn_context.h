@@ -12,6 +12,7 @@
 #include "cache/neuron_cache.h"
 #include "io/span_log.h"
 #include "layout/sluice_file.h"
+#include "runtime/down_sums.h"
 #include "runtime/kernels/kernels.h"
 #include "runtime/stream_ring.h"
 #include "runtime/thread_pool.h"
@@ -30,6 +31,7 @@ struct FfnContext {
   const std::byte* map;  // the whole file, or null
   // Mapped: bundles that were found intact, by layer and position; each is checked when first used.
   std::vector<bool>& map_checked;
+  DownSums& sums;            // of the token that is being computed
   SpanLog* spans = nullptr;  // null: nothing is logged
 
   const BundleLayout& bundles() const { return file.bundles(); }
@@ -50,9 +52,11 @@ struct FfnContext {
     return map != nullptr && !map_checked[MapKey(layer, position)];
   }
 
-  // y += c[r] * down column of bundles[r], r in rising order; spread over the outputs, so that the
-  // order of the sum of each output is that of r.
-  void AddDown(std::span<const std::byte* const> down_columns, const float* c, float* y) const;
+  // y += c[r] * down_columns[r], in rising r.
+  void AddDown(std::span<const std::byte* const> down_columns, const float* c, float* y) const {
+    const RowSet rows = {.pointers = down_columns.data(), .n_rows = down_columns.size()};
+    kernels.axpy[type()](rows, bundles().d_model, c, 0, bundles().d_model, y);
+  }
 
   // Reads a bundle that did not match its checksum once more, buffered, into `bundle`; DataLoss if
   // it still does not.

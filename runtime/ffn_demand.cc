@@ -8,10 +8,8 @@
 namespace sluice {
 namespace {
 
-// Down columns that are worth a fork-join while misses are still on their way.
-constexpr uint32_t kDownBatch = 64;
-constexpr size_t kRowUnit = 8;  // rows that kernels like to take together
-constexpr size_t kBatch = 64;   // rows of a call of a kernel
+constexpr uint32_t kDownBatch = 8;  // down columns that an AXPY likes to take together
+constexpr size_t kBatch = 64;       // rows of a call of a kernel
 constexpr uint32_t kNotOfWave = 0xffffffff;
 
 }  // namespace
@@ -27,6 +25,8 @@ DemandFfn::DemandFfn(const FfnContext& context, LookAhead* look_ahead, bool cach
   for (auto* indices : {&wave_.hits, &wave_.misses, &ready_, &landed_}) indices->reserve(d_ff);
   down_.resize(d_ff);
   down_coefficients_.resize(d_ff);
+  sections_.resize(c_.sums.sections().count());
+  parts_.reserve(sections_.size());
   if (c_.map != nullptr) return;
   pins_.resize(std::min(d_ff, c_.cache->n_slots()));
   wave_index_.resize(c_.cache->n_slots(), kNotOfWave);
@@ -37,13 +37,15 @@ size_t DemandFfn::ScratchBytes(uint32_t d_ff, uint32_t n_slots) {
   constexpr size_t kPerNeuron =
       5 * sizeof(uint32_t) + 2 * sizeof(float) + 2 + 2 * sizeof(std::byte*) + sizeof(IoRequest);
   return size_t{d_ff} * kPerNeuron + std::min(d_ff, n_slots) * sizeof(Pin) +
-         size_t{n_slots} * sizeof(uint32_t);
+         size_t{n_slots} * sizeof(uint32_t) +
+         DownSections(d_ff).count() * (sizeof(SectionState) + sizeof(Part));
 }
 
 absl::Status DemandFfn::Begin(uint32_t layer, uint32_t n_active) {
   layer_ = layer;
   n_active_ = n_active;
   begin_ = 0;
+  c_.sums.Begin();
   const absl::Status status = StartWave();
   if (!status.ok()) Cancel();
   return status;
@@ -55,7 +57,7 @@ absl::Status DemandFfn::Finish(std::span<const float> gate, const VectorView& x,
   absl::Status status;
   while (begin_ < n_active_) {
     if (count_ == 0) status = StartWave();
-    if (status.ok()) status = FinishWave(gate, x, y);
+    if (status.ok()) status = FinishWave(gate, x);
     if (!status.ok()) {
       Cancel();
       return status;
@@ -66,6 +68,7 @@ absl::Status DemandFfn::Finish(std::span<const float> gate, const VectorView& x,
     }
     begin_ += std::exchange(count_, 0);
   }
+  c_.sums.AddTo(c_.pool, y);
   return absl::OkStatus();
 }
 
@@ -102,6 +105,7 @@ absl::Status DemandFfn::StartWave() {
   landed_.clear();
   if (c_.map != nullptr) {
     StartMappedWave();
+    DivideWave();
     return absl::OkStatus();
   }
   SLUICE_RETURN_IF_ERROR(c_.io.Pump());
@@ -119,7 +123,29 @@ absl::Status DemandFfn::StartWave() {
     return absl::InternalError("the neuron cache has no slot to take");
   }
   RequestMissing(positions);
+  DivideWave();
   return absl::OkStatus();
+}
+
+void DemandFfn::DivideWave() {
+  const DownSections& s = c_.sums.sections();
+  for (uint32_t i = begin_; i < begin_ + count_;) {
+    const uint32_t section = s.Of(active_[i]);
+    const uint32_t first = i;
+    while (i < begin_ + count_ && active_[i] < s.End(section)) ++i;
+    sections_[section] = {.end = i, .cursor = first};
+  }
+}
+
+void DemandFfn::DivideInParts(std::span<const uint32_t> indices) {
+  const DownSections& s = c_.sums.sections();
+  parts_.clear();
+  for (uint32_t i = 0; i < indices.size();) {
+    const uint32_t section = s.Of(active_[begin_ + indices[i]]);
+    const uint32_t first = i;
+    while (i < indices.size() && active_[begin_ + indices[i]] < s.End(section)) ++i;
+    parts_.push_back({section, first, i});
+  }
 }
 
 void DemandFfn::RequestMissing(std::span<const uint32_t> positions) {
@@ -180,17 +206,16 @@ absl::Status DemandFfn::AwaitLanded(size_t least) {
   return absl::OkStatus();
 }
 
-absl::Status DemandFfn::FinishWave(std::span<const float> gate, const VectorView& x, float* y) {
+absl::Status DemandFfn::FinishWave(std::span<const float> gate, const VectorView& x) {
   auto missing = count_ - static_cast<uint32_t>(ready_.size());
   if (!cached_first_) SLUICE_RETURN_IF_ERROR(AwaitLanded(missing));
   SLUICE_RETURN_IF_ERROR(Compute(ready_, gate, x, /*just_read=*/false));
-  uint32_t cursor = AdvanceDown(0, missing == 0 ? 1 : kDownBatch, y);
   while (missing > 0) {
     SLUICE_RETURN_IF_ERROR(AwaitLanded(1));
     missing -= static_cast<uint32_t>(landed_.size());
+    std::sort(landed_.begin(), landed_.end());
     SLUICE_RETURN_IF_ERROR(Compute(landed_, gate, x, /*just_read=*/true));
     landed_.clear();
-    cursor = AdvanceDown(cursor, missing == 0 ? 1 : kDownBatch, y);
   }
   return absl::OkStatus();
 }
@@ -234,53 +259,82 @@ void DemandFfn::ComputeBatch(std::span<const uint32_t> ready, std::span<const fl
   }
 }
 
+bool DemandFfn::ComputePart(std::span<const uint32_t> ready, std::span<const float> gate,
+                            const VectorView& x, bool just_read) {
+  bool intact = true;
+  for (size_t b = 0; b < ready.size(); b += kBatch) {
+    const auto batch = ready.subspan(b, std::min(kBatch, ready.size() - b));
+    for (const uint32_t i : batch) {
+      const uint32_t position = active_[begin_ + i];
+      const bool check = just_read || c_.MustCheckMapped(layer_, position);
+      damaged_[i] =
+          check && !c_.file.BundleIsIntact(layer_, position, c_.payload(bundles_[begin_ + i]));
+      intact &= !damaged_[i];
+      computed_[begin_ + i] = !damaged_[i];
+    }
+    ComputeBatch(batch, gate, x);
+  }
+  return intact;
+}
+
 absl::Status DemandFfn::Compute(std::span<const uint32_t> ready, std::span<const float> gate,
                                 const VectorView& x, bool just_read) {
-  const size_t grain = WorthwhileGrain(c_.bundles().row_bytes(), kRowUnit);
-  c_.pool.Run(ready.size(), grain, [&](size_t first, size_t last, int) {
-    for (size_t b = first; b < last; b += kBatch) {
-      const auto batch = ready.subspan(b, std::min(kBatch, last - b));
-      for (const uint32_t i : batch) {
-        const uint32_t position = active_[begin_ + i];
-        const bool check = just_read || c_.MustCheckMapped(layer_, position);
-        damaged_[i] =
-            check && !c_.file.BundleIsIntact(layer_, position, c_.payload(bundles_[begin_ + i]));
-      }
-      ComputeBatch(batch, gate, x);
+  DivideInParts(ready);
+  // The gate, up and down rows of a neuron, and what a share of the neurons has of them.
+  const size_t bytes = 3 * c_.bundles().row_bytes() * ready.size() / (parts_.size() + 1) + 1;
+  c_.pool.Run(parts_.size(), WorthwhileGrain(bytes, 1), [&](size_t first, size_t last, int) {
+    for (size_t p = first; p < last; ++p) {
+      const Part& part = parts_[p];
+      const auto indices = ready.subspan(part.begin, part.end - part.begin);
+      if (!ComputePart(indices, gate, x, just_read)) any_damaged_.store(true);
+      AdvanceDown(part.section);
     }
   });
-  stats_.touched_rows += dot_rows_.exchange(0, std::memory_order_relaxed);
+  if (any_damaged_.exchange(false)) SLUICE_RETURN_IF_ERROR(RepairDamaged(ready, gate, x));
   for (const uint32_t i : ready) {
-    const uint32_t position = active_[begin_ + i];
     if (c_.map != nullptr) {
-      if (damaged_[i]) return c_.Damaged(layer_, position);
-      c_.map_checked[c_.MapKey(layer_, position)] = true;
+      c_.map_checked[c_.MapKey(layer_, active_[begin_ + i])] = true;
     } else if (just_read) {
-      if (damaged_[i]) {
-        SLUICE_RETURN_IF_ERROR(c_.Repair(layer_, position, pins_[i].data()));
-        ComputeBatch({&i, 1}, gate, x);
-      }
       c_.cache->MarkLoaded(pins_[i].slot());
     }
+  }
+  stats_.firing_neurons += firing_.load(std::memory_order_relaxed);
+  stats_.touched_rows += dot_rows_.exchange(0, std::memory_order_relaxed) +
+                         firing_.exchange(0, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+absl::Status DemandFfn::RepairDamaged(std::span<const uint32_t> ready, std::span<const float> gate,
+                                      const VectorView& x) {
+  for (const uint32_t i : ready) {
+    if (!damaged_[i]) continue;
+    const uint32_t position = active_[begin_ + i];
+    if (c_.map != nullptr) return c_.Damaged(layer_, position);
+    SLUICE_RETURN_IF_ERROR(c_.Repair(layer_, position, pins_[i].data()));
+    ComputeBatch({&i, 1}, gate, x);
     computed_[begin_ + i] = true;
+    AdvanceDown(c_.sums.sections().Of(position));
   }
   return absl::OkStatus();
 }
 
-uint32_t DemandFfn::AdvanceDown(uint32_t cursor, uint32_t least, float* y) {
-  uint32_t end = cursor;
-  while (end < count_ && computed_[begin_ + end]) ++end;
-  if (end - cursor < least) return cursor;
-  size_t n = 0;
-  for (uint32_t i = begin_ + cursor; i < begin_ + end; ++i) {
+void DemandFfn::AdvanceDown(uint32_t section) {
+  SectionState& s = sections_[section];
+  uint32_t end = s.cursor;
+  while (end < s.end && computed_[end]) ++end;
+  if (end < s.end && end - s.cursor < kDownBatch) return;
+  const uint32_t first = s.cursor;
+  uint32_t n = 0;
+  for (uint32_t i = first; i < end; ++i) {
     if (coefficients_[i] == 0.0f) continue;
-    down_[n] = bundles_[i] + c_.bundles().down_offset();
-    down_coefficients_[n++] = coefficients_[i];
+    down_[first + n] = bundles_[i] + c_.bundles().down_offset();
+    down_coefficients_[first + n++] = coefficients_[i];
   }
-  stats_.firing_neurons += n;
-  stats_.touched_rows += n;
-  c_.AddDown(std::span(down_).first(n), down_coefficients_.data(), y);
-  return end;
+  s.cursor = end;
+  if (n == 0) return;
+  firing_.fetch_add(n, std::memory_order_relaxed);
+  c_.AddDown(std::span(down_).subspan(first, n), &down_coefficients_[first],
+             c_.sums.Section(section));
 }
 
 }  // namespace sluice

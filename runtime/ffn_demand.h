@@ -2,10 +2,10 @@
 //
 // The active set is taken in rising position, in waves of as many bundles as the cache can hold at
 // once (one wave, unless the cache is tiny). In a wave, hits are pinned, so that no miss takes
-// their place, and misses are requested, in file order; the dots of hits run meanwhile; then those
-// of misses in order of arrival. Down columns are added in rising position, as far as the prefix of
-// bundles that have arrived goes: the sum of each output has one order, whatever came from where
-// and when.
+// their place, and misses are requested, in file order; hits are computed meanwhile; then misses in
+// order of arrival. A thread takes a section of the positions (see DownSums) from gate to down; its
+// down columns are added in rising position, as far as the prefix of bundles that have arrived
+// goes: the sum of each output has one order, whatever came from where and when.
 //
 // What was read ahead for a layer (see LookAhead) counts as a miss whose read has started, and
 // perhaps ended, already.
@@ -66,21 +66,41 @@ class DemandFfn {
   static size_t ScratchBytes(uint32_t d_ff, uint32_t n_slots);
 
  private:
+  // Neighbours among the indices given to Compute whose positions lie in one section.
+  struct Part {
+    uint32_t section;
+    uint32_t begin, end;  // of these indices
+  };
+  // The wave's share of a section.
+  struct SectionState {
+    uint32_t end = 0;     // index in active behind its last bundle
+    uint32_t cursor = 0;  // index in active of the first one whose down column is not added yet
+  };
+
   absl::Status StartWave();
+  void DivideWave();
+  void DivideInParts(std::span<const uint32_t> indices);
   void StartMappedWave();
   void RequestMissing(std::span<const uint32_t> positions);
-  absl::Status FinishWave(std::span<const float> gate, const VectorView& x, float* y);
+  absl::Status FinishWave(std::span<const float> gate, const VectorView& x);
   // Notes which reads of the wave have landed.
   void SortLanded();
   // Waits until so many of the wave have landed and are not computed yet.
   absl::Status AwaitLanded(size_t least);
-  // The coefficients of the bundles at these indices in the wave; those `just_read` are checked.
+  // Dots and, as far as they go, sums of the bundles at these indices in the wave, which rise;
+  // those `just_read` are checked.
   absl::Status Compute(std::span<const uint32_t> ready, std::span<const float> gate,
                        const VectorView& x, bool just_read);
+  // Returns whether all are intact.
+  bool ComputePart(std::span<const uint32_t> ready, std::span<const float> gate,
+                   const VectorView& x, bool just_read);
   void ComputeBatch(std::span<const uint32_t> ready, std::span<const float> gate,
                     const VectorView& x);
-  // Adds down columns from `cursor` to the first bundle of the wave that is not computed yet.
-  uint32_t AdvanceDown(uint32_t cursor, uint32_t least, float* y);
+  // Reads those that are damaged once more.
+  absl::Status RepairDamaged(std::span<const uint32_t> ready, std::span<const float> gate,
+                             const VectorView& x);
+  // Adds down columns of a section as far as its bundles are computed.
+  void AdvanceDown(uint32_t section);
 
   const FfnContext& c_;
   LookAhead* const look_ahead_;
@@ -99,11 +119,15 @@ class DemandFfn {
   std::vector<uint32_t> landed_;      // indices in the wave; not computed yet
   std::vector<uint32_t> wave_index_;  // by slot: index in the wave while it is being read
   std::vector<IoRequest> reads_;
-  // What AdvanceDown adds: the columns whose coefficient is not 0.
+  std::vector<SectionState> sections_;
+  std::vector<Part> parts_;  // of a call of Compute
+  // What AdvanceDown adds: the columns whose coefficient is not 0; each section's at its indices.
   std::vector<const std::byte*> down_;
   std::vector<float> down_coefficients_;
   DemandStats stats_;
-  std::atomic<uint64_t> dot_rows_{0};  // of a call of Compute, by all threads
+  // Of the threads of a call of Compute.
+  std::atomic<uint64_t> dot_rows_{0}, firing_{0};
+  std::atomic<bool> any_damaged_{false};
 };
 
 }  // namespace sluice

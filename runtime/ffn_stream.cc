@@ -32,15 +32,16 @@ StreamFfn::StreamFfn(const FfnContext& context, const Options& options)
   thread_views_.resize(threads * options.max_tokens);
   thread_tokens_.resize(threads * options.max_tokens);
   up_.resize(coefficients_.size());
+  section_sums_.resize(size_t{options.max_tokens} * c_.bundles().d_model);
   pins_.resize(kWindow);
   kept_rows_.reserve(kWindow);
   kept_.resize(c_.file.config().n_layers);
 }
 
-size_t StreamFfn::ScratchBytes(const Options& options, int n_threads) {
+size_t StreamFfn::ScratchBytes(const Options& options, uint32_t d_model, int n_threads) {
   constexpr size_t kPerToken = sizeof(VectorView) + sizeof(uint32_t);
   return options.max_tokens *
-         (2 * kWindow * sizeof(float) + static_cast<size_t>(n_threads) * kPerToken);
+         ((2 * kWindow + d_model) * sizeof(float) + static_cast<size_t>(n_threads) * kPerToken);
 }
 
 size_t StreamFfn::MaxPieces(const BundleLayout& bundles, uint32_t piece_bytes) {
@@ -75,12 +76,14 @@ void StreamFfn::AppendPieces(uint32_t layer, std::vector<StreamPiece>& pieces) c
 
 absl::Status StreamFfn::Run(uint32_t layer, float* gate, std::span<const VectorView> x, float* y) {
   const uint32_t d_ff = c_.bundles().d_ff;
+  std::fill_n(section_sums_.begin(), x.size() * c_.bundles().d_model, 0.0f);
   for (uint32_t p = 0; p < d_ff;) {
     uint32_t cached_end = d_ff;
     const StreamPiece* next = c_.map == nullptr ? c_.ring.peek() : nullptr;
     const bool is_of_layer =
         next != nullptr && next->matrix == StreamPiece::kBundles && next->layer == layer;
     if (is_of_layer) cached_end = next->first;
+    if (p == 0 && cached_end == d_ff && x.size() == 1) return RunSections(layer, gate, x[0], y);
     if (p < cached_end) {
       SLUICE_RETURN_IF_ERROR(RunCached(layer, p, cached_end, gate, x, y));
       p = cached_end;
@@ -92,11 +95,84 @@ absl::Status StreamFfn::Run(uint32_t layer, float* gate, std::span<const VectorV
   return absl::OkStatus();
 }
 
+absl::Status StreamFfn::RunSections(uint32_t layer, float* gate, const VectorView& x, float* y) {
+  c_.sums.Begin();
+  const DownSections& sections = c_.sums.sections();
+  c_.pool.Run(sections.count(), 1, [&](size_t begin, size_t end, int) {
+    for (size_t s = begin; s < end; ++s) RunSection(layer, static_cast<uint32_t>(s), gate, x);
+  });
+  const uint32_t bad = bad_.exchange(kNoPosition);
+  if (bad != kNoPosition) {
+    if (InMemory(layer, bad) != nullptr) return c_.Damaged(layer, bad);
+    return absl::InternalError("a bundle is neither cached nor streamed");
+  }
+  c_.sums.AddTo(c_.pool, y);
+  touched_rows_ += section_rows_.exchange(0);
+  const uint64_t used = section_used_.exchange(0);
+  if (c_.map == nullptr) {
+    c_.cache->CountUses(layer, used, 0);
+  } else if (any_checked_.exchange(false)) {
+    for (uint32_t p = 0; p < c_.bundles().d_ff; ++p) {
+      const bool is_used =
+          options_.selector == nullptr || options_.selector->IsActive(layer, c_.Act(gate[p]));
+      if (is_used) c_.map_checked[c_.MapKey(layer, p)] = true;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void StreamFfn::RunSection(uint32_t layer, uint32_t section, float* gate, const VectorView& x) {
+  const DownSections& sections = c_.sums.sections();
+  const BundleLayout& b = c_.bundles();
+  const uint32_t end = sections.End(section);
+  const std::byte *up[kWindow], *down[kWindow];
+  float coefficients[kWindow], dots[kWindow];
+  uint64_t n_used = 0, n_firing = 0;
+  for (uint32_t first = sections.Begin(section); first < end; first += kWindow) {
+    uint32_t n = 0;
+    uint32_t positions[kWindow];
+    for (uint32_t p = first; p < std::min(first + kWindow, end); ++p) {
+      const float a = c_.Act(gate[p]);
+      if (options_.selector != nullptr && !options_.selector->IsActive(layer, a)) continue;
+      const std::byte* bundle = InMemory(layer, p);
+      const bool check = c_.MustCheckMapped(layer, p);
+      if (check) any_checked_.store(true, std::memory_order_relaxed);
+      if (bundle == nullptr || (check && !c_.file.BundleIsIntact(layer, p, c_.payload(bundle)))) {
+        bad_.store(p);
+        return;
+      }
+      up[n] = bundle + b.up_offset();
+      down[n] = bundle + b.down_offset();
+      positions[n] = p;
+      coefficients[n++] = a;
+    }
+    if (b.has_up) {
+      c_.kernels.dot[c_.type()]({.pointers = up, .n_rows = n}, b.d_model, &x, 1, dots, kWindow);
+      for (uint32_t i = 0; i < n; ++i) coefficients[i] = c_.Coefficient(coefficients[i], dots[i]);
+    }
+    for (uint32_t i = 0; options_.rectify_gate && i < n; ++i) {
+      DropRectified({&coefficients[i], 1}, {&gate[positions[i]], 1});
+    }
+    n_used += n;
+    const auto firing = n - static_cast<uint32_t>(std::count(coefficients, coefficients + n, 0.0f));
+    if (firing == 0) continue;
+    n_firing += firing;
+    c_.AddDown(std::span<const std::byte* const>(down, n), coefficients, c_.sums.Section(section));
+  }
+  section_used_.fetch_add(n_used, std::memory_order_relaxed);
+  section_rows_.fetch_add(n_firing + (b.has_up ? n_used : 0), std::memory_order_relaxed);
+}
+
+uint32_t StreamFfn::WindowSize(uint32_t first, uint32_t count) const {
+  const DownSections& sections = c_.sums.sections();
+  return std::min({kWindow, count, sections.End(sections.Of(first)) - first});
+}
+
 absl::Status StreamFfn::RunPiece(uint32_t layer, const StreamPiece& piece, float* gate,
                                  std::span<const VectorView> x, float* y) {
   SLUICE_ASSIGN_OR_RETURN(const auto bytes, c_.ring.Next());
-  for (uint32_t at = 0; at < piece.count; at += kWindow) {
-    const uint32_t count = std::min(kWindow, piece.count - at);
+  for (uint32_t at = 0, count = 0; at < piece.count; at += count) {
+    count = WindowSize(piece.first + at, piece.count - at);
     std::byte* const window = bytes.data() + size_t{at} * c_.bundles().stride;
     for (uint32_t r = 0; r < count; ++r) bundles_[r] = window + size_t{r} * c_.bundles().stride;
     SLUICE_RETURN_IF_ERROR(RunWindow(layer, piece.first + at, count, window, gate, x, y));
@@ -109,8 +185,8 @@ absl::Status StreamFfn::RunPiece(uint32_t layer, const StreamPiece& piece, float
 
 absl::Status StreamFfn::RunCached(uint32_t layer, uint32_t first, uint32_t end, float* gate,
                                   std::span<const VectorView> x, float* y) {
-  for (uint32_t at = first; at < end; at += kWindow) {
-    const uint32_t count = std::min(kWindow, end - at);
+  for (uint32_t at = first, count = 0; at < end; at += count) {
+    count = WindowSize(at, end - at);
     for (uint32_t r = 0; r < count; ++r) {
       if (c_.map != nullptr) {
         bundles_[r] = c_.map + c_.bundles().BundleOffset(layer, at + r);
@@ -151,7 +227,9 @@ absl::Status StreamFfn::RunWindow(uint32_t layer, uint32_t first, uint32_t count
                     {gate + t * c_.bundles().d_ff + first, count});
     }
   }
-  AddDownOfTokens(count, x.size(), y);
+  AddDownOfTokens(count, x.size());
+  const DownSections& sections = c_.sums.sections();
+  if (first + count == sections.End(sections.Of(first))) EndSection(x.size(), y);
   CountTouched(count, x.size());
   return absl::OkStatus();
 }
@@ -247,24 +325,34 @@ void StreamFfn::ComputeRowsOfOneToken(uint32_t begin, uint32_t end, const Vector
   }
 }
 
-void StreamFfn::AddDownOfTokens(uint32_t count, size_t n_tokens, float* y) {
-  const auto columns = std::span<const std::byte* const>(down_).first(count);
+// Threads take tokens, or of few tokens columns.
+void StreamFfn::AddDownOfTokens(uint32_t count, size_t n_tokens) {
+  const RowSet rows = {.pointers = down_.data(), .n_rows = count};
+  const size_t d = c_.bundles().d_model;
+  const auto axpy = c_.kernels.axpy[c_.type()];
+  const size_t bytes = count * c_.bundles().row_bytes();
   if (n_tokens < static_cast<size_t>(c_.pool.n_threads())) {
-    for (size_t t = 0; t < n_tokens; ++t) {
-      c_.AddDown(columns, &coefficients_[t * kWindow], y + t * c_.bundles().d_model);
-    }
+    constexpr size_t kUnit = 128;  // what AXPY kernels ask of range ends
+    c_.pool.Run(d, WorthwhileGrain(bytes / d + 1, kUnit), [&](size_t begin, size_t end, int) {
+      for (size_t t = 0; t < n_tokens; ++t) {
+        axpy(rows, d, &coefficients_[t * kWindow], begin, end, &section_sums_[t * d]);
+      }
+    });
     return;
   }
-  RowSet rows;
-  rows.pointers = columns.data();
-  rows.n_rows = count;
-  const size_t d = c_.bundles().d_model;
-  c_.pool.Run(n_tokens, WorthwhileGrain(count * c_.bundles().row_bytes(), 1),
-              [&](size_t begin, size_t end, int) {
-                for (size_t t = begin; t < end; ++t) {
-                  c_.kernels.axpy[c_.type()](rows, d, &coefficients_[t * kWindow], 0, d, y + t * d);
-                }
-              });
+  c_.pool.Run(n_tokens, WorthwhileGrain(bytes, 1), [&](size_t begin, size_t end, int) {
+    for (size_t t = begin; t < end; ++t) {
+      axpy(rows, d, &coefficients_[t * kWindow], 0, d, &section_sums_[t * d]);
+    }
+  });
+}
+
+void StreamFfn::EndSection(size_t n_tokens, float* y) {
+  const size_t n = n_tokens * c_.bundles().d_model;
+  c_.pool.Run(n, WorthwhileGrain(3 * sizeof(float), 64), [&](size_t begin, size_t end, int) {
+    for (size_t i = begin; i < end; ++i) y[i] += section_sums_[i];
+    std::fill(&section_sums_[begin], section_sums_.data() + end, 0.0f);
+  });
 }
 
 void StreamFfn::Keep(uint32_t layer, uint32_t first, uint32_t count) {

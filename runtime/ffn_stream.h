@@ -1,11 +1,13 @@
 // The FFN of one or many tokens with the layer's bundles passing by in file order: prompt chunks,
 // and decoding where every neuron is needed. Each bundle is read at most once, in large reads, and
-// used for all tokens. Per token the arithmetic and its order are those of DemandFfn, so both give
-// the same bits.
+// used for all tokens. What passes by is computed window by window, all threads at one window; one
+// token in a layer that is wholly in memory, section by section (see DownSums), each thread at its
+// own. Per token the arithmetic and its order are those of DemandFfn, so all give the same bits.
 #ifndef SLUICE_RUNTIME_FFN_STREAM_H_
 #define SLUICE_RUNTIME_FFN_STREAM_H_
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -45,11 +47,22 @@ class StreamFfn {
   // Rows and columns of bundles that went into sums so far, each once for all tokens of a call.
   uint64_t touched_rows() const { return touched_rows_; }
 
-  static size_t ScratchBytes(const Options& options, int n_threads);
+  static size_t ScratchBytes(const Options& options, uint32_t d_model, int n_threads);
 
  private:
   static constexpr uint32_t kWindow = 128;  // bundles handled at a time
+  static constexpr uint32_t kNoPosition = 0xffffffff;
 
+  // One token, all bundles in memory.
+  absl::Status RunSections(uint32_t layer, float* gate, const VectorView& x, float* y);
+  void RunSection(uint32_t layer, uint32_t section, float* gate, const VectorView& x);
+  const std::byte* InMemory(uint32_t layer, uint32_t position) const {
+    return c_.map != nullptr ? c_.map + c_.bundles().BundleOffset(layer, position)
+                             : c_.cache->Peek(layer, position);
+  }
+
+  // Of `count` bundles from position `first` on, how many a window takes.
+  uint32_t WindowSize(uint32_t first, uint32_t count) const;
   // Bundles [first, first + count) at bundles_. `fresh`: where they lie if they were just read and
   // are to be checked, else null.
   absl::Status RunWindow(uint32_t layer, uint32_t first, uint32_t count, std::byte* fresh,
@@ -60,7 +73,8 @@ class StreamFfn {
   void ComputeAllRows(uint32_t begin, uint32_t end, std::span<const VectorView> x);
   void ComputeRow(uint32_t row, std::span<const VectorView> x, int thread);
   void ComputeRowsOfOneToken(uint32_t begin, uint32_t end, const VectorView& x);
-  void AddDownOfTokens(uint32_t count, size_t n_tokens, float* y);
+  void AddDownOfTokens(uint32_t count, size_t n_tokens);
+  void EndSection(size_t n_tokens, float* y);
   absl::Status RunPiece(uint32_t layer, const StreamPiece& piece, float* gate,
                         std::span<const VectorView> x, float* y);
   absl::Status RunCached(uint32_t layer, uint32_t first, uint32_t end, float* gate,
@@ -84,6 +98,11 @@ class StreamFfn {
   std::vector<Pin> pins_;                  // of the window: cached bundles, or those being kept
   std::vector<uint32_t> kept_rows_;        // of the window
   std::vector<uint32_t> kept_;             // hot bundles by layer
+  std::vector<float> section_sums_;        // [token x d_model]: of the section that passes by
+  // Of the threads of a call of RunSections.
+  std::atomic<uint64_t> section_rows_{0}, section_used_{0};
+  std::atomic<uint32_t> bad_{kNoPosition};  // a position that is absent or damaged
+  std::atomic<bool> any_checked_{false};    // mapped bundles that had not been before
   uint64_t touched_rows_ = 0;
 };
 

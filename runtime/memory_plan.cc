@@ -7,6 +7,7 @@
 #include "io/status.h"
 #include "runtime/activations.h"
 #include "runtime/attention_layer.h"
+#include "runtime/down_sums.h"
 #include "runtime/ffn_demand.h"
 #include "runtime/ffn_stream.h"
 #include "runtime/look_ahead.h"
@@ -38,7 +39,7 @@ uint64_t ChunkBytes(const ModelConfig& c, uint32_t chunk, int n_threads) {
   StreamFfn::Options options;
   options.max_tokens = chunk;
   return chunk * floats * sizeof(float) + AttentionLayer::ScratchBytes(c, chunk) +
-         Activations::Bytes(chunk, widest) + StreamFfn::ScratchBytes(options, n_threads);
+         Activations::Bytes(chunk, widest) + StreamFfn::ScratchBytes(options, c.d_model, n_threads);
 }
 
 // Head and attention matrices, predictors or gates, in the order in which they are given DRAM:
@@ -222,7 +223,7 @@ class Planner {
   uint64_t ScratchBytes() const {
     return ChunkBytes(config_, plan_.chunk, request_.n_threads) + AttentionScratchBytes() +
            SamplingBytes() + DemandFfn::ScratchBytes(config_.d_ff, plan_.n_slots) +
-           PredictorBytes();
+           DownSums::Bytes(config_.d_ff, config_.d_model) + PredictorBytes();
   }
   uint64_t Total() const {
     return FixedBytes() + StreamBytes() + ResidentBytes() + CacheBytes() + ScratchBytes();

@@ -50,7 +50,7 @@ TEST_F(TraceCliTest, StagesAreThereAndLieWithinTheToken) {
     names.insert(e["name"].get<std::string>());
     if (e["name"] == "token") token = &e;
   }
-  EXPECT_THAT(names, IsSupersetOf({"token", "attention", "ffn", "down", "head"}));
+  EXPECT_THAT(names, IsSupersetOf({"token", "attention", "ffn", "gate", "head"}));
   ASSERT_NE(token, nullptr);
   EXPECT_EQ((*token)["ts"], 0.0);
   const double end = (*token)["dur"].get<double>() + 1e-3;
