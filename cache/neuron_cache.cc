@@ -63,6 +63,15 @@ void NeuronCache::Discard(Pin pin) {
   s.key = kNone;  // DropPin frees it
 }
 
+void NeuronCache::DropUnused(Pin pin) {
+  const uint32_t slot = pin.slot_;
+  pin.Reset();
+  const Slot& s = slots_[slot];
+  if (s.pins > 0 || s.key == kNone || s.segment != CacheSegment::kCold) return;
+  Unlink(slot);
+  PushBack(slot);
+}
+
 void NeuronCache::AddPin(uint32_t slot) {
   Slot& s = slots_[slot];
   if (s.pins++ == 0 && s.segment == CacheSegment::kCold) Unlink(slot);
@@ -86,6 +95,13 @@ void NeuronCache::PushFront(uint32_t slot) {
   slots_[slot].next = lru_front_;
   (lru_front_ != kNone ? slots_[lru_front_].prev : lru_back_) = slot;
   lru_front_ = slot;
+}
+
+void NeuronCache::PushBack(uint32_t slot) {
+  slots_[slot].next = kNone;
+  slots_[slot].prev = lru_back_;
+  (lru_back_ != kNone ? slots_[lru_back_].next : lru_front_) = slot;
+  lru_back_ = slot;
 }
 
 void NeuronCache::Unlink(uint32_t slot) {

@@ -109,6 +109,9 @@ class NeuronCache {
   // there is none to take.
   Pin Reserve(uint32_t layer, uint32_t position, CacheSegment segment);
   void MarkLoaded(uint32_t slot) { slots_[slot].loading = false; }
+  // Drops a pin on what was read and then not used: unless others have pins too, it is the first
+  // to be evicted.
+  void DropUnused(Pin pin);
   // The load failed: the slot becomes free once its pins are gone, its bytes are never served.
   void Discard(Pin pin);
 
@@ -140,6 +143,7 @@ class NeuronCache {
   void AddPin(uint32_t slot);
   void DropPin(uint32_t slot);
   void PushFront(uint32_t slot);
+  void PushBack(uint32_t slot);
   void Unlink(uint32_t slot);
   void Free(uint32_t slot);
 

@@ -26,6 +26,7 @@ absl::StatusOr<DeviceProfile> DeviceProfile::Parse(std::string_view text,
   DeviceProfile profile(std::move(model));
   const nlohmann::json document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   JsonFields top(document, source);
+  if (top.Has("device")) profile.device_ = top.Text("device");
   top.Each("fits", [&](JsonFields& entry) {
     CostFit fit;
     fit.range = static_cast<uint64_t>(entry.Number("range", 4096, 1e18));
@@ -92,6 +93,7 @@ std::string DeviceProfile::ToJson() const {
                     {"reads", std::move(reads)}});
   }
   const Json document = {{"name", model_.name()},
+                         {"device", device_},
                          {"queue_entries", model_.queue_entries()},
                          {"read_MBps", std::move(points)},
                          {"upper_bounds_MBps", std::move(bounds)},

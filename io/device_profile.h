@@ -50,6 +50,11 @@ class DeviceProfile {
 
   std::string ToJson() const;
 
+  // What was measured, as DeviceIdentity() of io/suite names it; empty: not said, as of published
+  // figures and of emulations.
+  const std::string& device() const { return device_; }
+  void SetDevice(std::string device) { device_ = std::move(device); }
+
   const DeviceModel& model() const { return model_; }
   const std::vector<CostFit>& fits() const { return fits_; }
   void AddFit(CostFit fit) { fits_.push_back(std::move(fit)); }
@@ -65,6 +70,7 @@ class DeviceProfile {
 
  private:
   DeviceModel model_;
+  std::string device_;
   std::vector<CostFit> fits_;
 };
 

@@ -35,6 +35,18 @@ uint64_t EmulatedDevice::Enqueue(uint64_t now_ns, uint64_t offset, uint32_t leng
   return free_at_ns_;
 }
 
+void EmulatedDevice::CountLanded(uint64_t submitted_ns, uint64_t due_ns, uint64_t now_ns) {
+  n_landed_.fetch_add(1, std::memory_order_relaxed);
+  if (now_ns > due_ns + (due_ns - submitted_ns) / 20) {
+    n_late_.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+double EmulatedDevice::late_share() const {
+  const uint64_t landed = n_landed_.load();
+  return landed == 0 ? 0 : static_cast<double>(n_late_.load()) / static_cast<double>(landed);
+}
+
 EmulatedEngine::EmulatedEngine(std::unique_ptr<ReadEngine> inner,
                                std::shared_ptr<EmulatedDevice> device, CoreClass core)
     : inner_(std::move(inner)),
@@ -61,8 +73,10 @@ absl::StatusOr<uint32_t> EmulatedEngine::Submit(std::span<const ReadOp> ops) {
     if (accepted == 0) break;
     free_.pop_back();
     ++in_inner_;
+    const uint64_t now_ns = NowNs();
     slots_[slot] = {.user = ops[taken].user,
-                    .due_ns = device_->Enqueue(NowNs(), op.offset, op.length, core_),
+                    .submitted_ns = now_ns,
+                    .due_ns = device_->Enqueue(now_ns, op.offset, op.length, core_),
                     .busy = true};
   }
   return taken;
@@ -71,9 +85,12 @@ absl::StatusOr<uint32_t> EmulatedEngine::Submit(std::span<const ReadOp> ops) {
 absl::Status EmulatedEngine::CollectInner(bool wait) {
   if (in_inner_ == 0) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const uint32_t count, inner_->Reap(inner_results_, wait));
+  const uint64_t now_ns = count > 0 ? NowNs() : 0;
   for (const ReadResult& r : std::span(inner_results_).first(count)) {
-    slots_[r.user].result = r.result;
-    slots_[r.user].landed = true;
+    Slot& slot = slots_[r.user];
+    slot.result = r.result;
+    slot.landed = true;
+    device_->CountLanded(slot.submitted_ns, slot.due_ns, now_ns);
   }
   in_inner_ -= count;
   return absl::OkStatus();

@@ -35,11 +35,16 @@ class EmulatedDevice {
   // read before it ended; the range is that of the last reads.
   uint64_t Enqueue(uint64_t now_ns, uint64_t offset, uint32_t length, CoreClass core);
 
+  // The real read landed: late if after `due_ns` by over 5 % of the time that it was to take.
+  void CountLanded(uint64_t submitted_ns, uint64_t due_ns, uint64_t now_ns);
+  double late_share() const;  // of all that landed
+
  private:
   static constexpr size_t kRecent = 256;
 
   const DeviceModel model_;
   std::atomic<int> n_submitters_{0};
+  std::atomic<uint64_t> n_landed_{0}, n_late_{0};
   std::mutex mutex_;  // guards what follows
   uint64_t free_at_ns_ = 0;
   uint64_t next_sequential_ = UINT64_MAX;
@@ -63,7 +68,7 @@ class EmulatedEngine final : public ReadEngine {
  private:
   struct Slot {
     uint64_t user = 0;
-    uint64_t due_ns = 0;
+    uint64_t submitted_ns = 0, due_ns = 0;
     int32_t result = 0;
     bool landed = false;  // the real read is complete
     bool busy = false;

@@ -19,6 +19,7 @@ DecoderStats DecoderStats::operator-(const DecoderStats& before) const {
   d.look_ahead.reads -= before.look_ahead.reads;
   d.look_ahead.needed -= before.look_ahead.needed;
   d.look_ahead.in_time -= before.look_ahead.in_time;
+  d.look_ahead.paused -= before.look_ahead.paused;
   d.skipped -= before.skipped;
   d.flash_bytes -= before.flash_bytes;
   d.flash_operations -= before.flash_operations;

@@ -4,6 +4,10 @@
 // (or on its way there), one that is not needed is forgotten as soon as its read has ended, and one
 // that was not foreseen is read when it is asked for. Reads go behind those that are waited for.
 //
+// Whether it pays is watched: for a layer of whose reads fewer than half are needed, which push out
+// what is needed more and delay what is waited for, reading ahead pauses; now and then it is tried
+// again.
+//
 // Confined to the decode thread. Allocates nothing after construction.
 #ifndef SLUICE_RUNTIME_LOOK_AHEAD_H_
 #define SLUICE_RUNTIME_LOOK_AHEAD_H_
@@ -24,12 +28,17 @@ struct LookAheadStats {
   uint64_t reads = 0;
   uint64_t needed = 0;   // of the reads
   uint64_t in_time = 0;  // of the needed ones: had landed when they were asked for
+  uint64_t paused = 0;   // no bundles: layers of a token for which nothing was read, since it does
+                         // not pay
 };
 
 class LookAhead {
  public:
   // Not for mapped weights.
   explicit LookAhead(const FfnContext& context);
+
+  // Asked once for each layer of a token, before Begin: whether reading for it is worth while.
+  bool Pays(uint32_t layer);
 
   // Starts to read those of the bundles at `positions` (in rising order) of the layer that are not
   // in the cache, from the first one on, as far as slots and the queue reach; the others count as
@@ -54,6 +63,11 @@ class LookAhead {
 
  private:
   enum class State : uint8_t { kNone, kReading, kLanded };
+  // Of a layer; what is older counts less and less.
+  struct Record {
+    float reads = 0, needed = 0;
+    uint32_t asked = 0;
+  };
 
   const FfnContext& c_;
   std::vector<uint32_t> slots_;  // that are held; some may have been handed over since
@@ -62,6 +76,8 @@ class LookAhead {
   std::vector<Pin> wave_pins_;
   Wave wave_;
   std::vector<IoRequest> reads_;
+  std::vector<Record> records_;  // by layer
+  uint32_t layer_ = 0;           // of the last Begin
   LookAheadStats stats_;
 };
 

@@ -47,7 +47,7 @@ absl::StatusOr<uint32_t> PredictedFfn::Choose(uint32_t layer, const float* norme
 
 // What this layer needs has its slots by now, or else they must not be taken.
 absl::Status PredictedFfn::ReadAhead(uint32_t layer, const float* residual) {
-  const bool reads = look_ahead_ != nullptr && demand_.is_whole();
+  const bool reads = look_ahead_ != nullptr && demand_.is_whole() && look_ahead_->Pays(layer);
   if (!reads && !looks_back()) return absl::OkStatus();
   const float* input = residual;
   if (predictor_.input() == PredictorInput::kNormed) {

@@ -57,6 +57,29 @@ TEST(NeuronCacheTest, FindsWhatWasLoadedAndNothingElse) {
   EXPECT_EQ(cache->n_free(), 3u);
 }
 
+TEST(NeuronCacheTest, WhatWasReadForNothingGoesFirst) {
+  const auto cache = MakeCache(3);
+  Load(*cache, 0, 1);
+  Load(*cache, 0, 2);
+  cache->DropUnused(Load(*cache, 0, 3));
+  Load(*cache, 0, 4);
+  EXPECT_TRUE(cache->Contains(0, 1));
+  EXPECT_FALSE(cache->Contains(0, 3));
+  // Used by others: it stays where it was.
+  const Pin other = cache->Find(0, 4);
+  cache->DropUnused(cache->Find(0, 4));
+  Load(*cache, 0, 5);
+  EXPECT_TRUE(cache->Contains(0, 4));
+  EXPECT_FALSE(cache->Contains(0, 1));
+  // Whose read has not ended is free at once; of the hot ones nothing goes.
+  cache->DropUnused(cache->Reserve(0, 6, CacheSegment::kCold));
+  EXPECT_FALSE(cache->Contains(0, 6));
+  EXPECT_EQ(cache->n_free(), 1u);
+  cache->DropUnused(Load(*cache, 0, 7, CacheSegment::kHot));
+  Load(*cache, 0, 8);
+  EXPECT_TRUE(cache->Contains(0, 7));
+}
+
 TEST(NeuronCacheTest, SlotsAreDisjointPartsOfTheArena) {
   const auto cache = MakeCache(8);
   EXPECT_GE(cache->arena().size(), 8u * kShape.slot_bytes);

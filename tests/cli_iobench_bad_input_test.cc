@@ -112,6 +112,14 @@ TEST_F(IobenchBadInputTest, FlagsThatWouldBeIgnoredAreRefused) {
   ExpectError(Quick({file_, "--suite", "phone", "--bs", "4k"}), kUsage, "--bs");
   ExpectError(Quick({file_, "--suite", "phone", "--iodepth", "4"}), kUsage, "--iodepth");
   ExpectError(Quick({file_, "--emulate-core", "little"}), kUsage, "--emulate");
+  // Before anything is measured.
+  const std::string profile = dir_.File("profile");
+  const Arguments long_run = {"iobench", file_, "--runtime", "1000", "--profile", profile};
+  for (const char* unfit : {"--rw=read", "--direct=0", "--ioengine=mmap", "--numjobs=2"}) {
+    Arguments arguments = long_run;
+    arguments.push_back(unfit);
+    ExpectError(arguments, kUsage, "--profile");
+  }
 }
 
 TEST_F(IobenchBadInputTest, MoreThanTheMachineCanHoldIsRefused) {
@@ -224,8 +232,8 @@ TEST_F(IobenchBadInputTest, AnInterruptLeavesAWholeDocumentOfWhatWasMeasured) {
     const json document = json::parse(run.out, nullptr, false);
     ASSERT_TRUE(document.is_object()) << run.out;
     EXPECT_FALSE(document["ended_early"].is_null());
-    EXPECT_THAT(run.err, AllOf(HasSubstr("stopped after 0 of 6 cells"), HasSubstr(profile)));
-    EXPECT_THAT(ReadFile(page), HasSubstr("Ended early, after 0 of 6 cells"));
+    EXPECT_THAT(run.err, AllOf(HasSubstr("stopped after 0 of 10 cells"), HasSubstr(profile)));
+    EXPECT_THAT(ReadFile(page), HasSubstr("Ended early, after 0 of 10 cells"));
     EXPECT_FALSE(std::filesystem::exists(profile));
   }
 }

@@ -68,9 +68,14 @@ TEST_F(IobenchTest, CreatesAFileAndWritesAProfileOfIt) {
   const json document = json::parse(ReadFile(profile), nullptr, false);
   ASSERT_TRUE(document.is_object());
   EXPECT_EQ(document["fits"].size(), 1u);
-  const RunResult emulated = RunSluice(
-      Quick({made, "--bs", "4k", "--rw", "randread", "--iodepth", "4", "--emulate", profile}));
+  EXPECT_THAT(document["device"].get<std::string>(), HasSubstr("device "));
+  const RunResult emulated =
+      RunSluice(Quick({made, "--bs", "4k", "--rw", "randread", "--iodepth", "4", "--emulate",
+                       profile, "--direct", "0", "--json"}));
   EXPECT_EQ(emulated.exit_code, 0) << emulated.err;
+  // Not thrown out of the cache first, as a real device's would be, but read into it.
+  const json cells = json::parse(emulated.out, nullptr, false)["cells"];
+  EXPECT_EQ(cells[0]["effective"]["cached_share"], 1.0);
 }
 
 }  // namespace

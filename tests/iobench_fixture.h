@@ -54,8 +54,8 @@ class IobenchTest : public testing::Test {
   }
   // Cells of sequential direct reads end when they are told to.
   Arguments Endless(Arguments more) const {
-    const Arguments endless = {"--runtime", "1000",       "--gate", "0",     "--rw",
-                               "read",      "--ioengine", "pread",  "--json"};
+    const Arguments endless = {"--runtime",     "1000",       "--gate", "0",     "--rw",
+                               "read,randread", "--ioengine", "pread",  "--json"};
     more.insert(more.begin(), {"iobench", file_});
     more.insert(more.end(), endless.begin(), endless.end());
     return more;

@@ -206,6 +206,16 @@ TEST(EmulatedEngineTest, CompletesEveryReadOnceAndNoEarlierThanTheModelSays) {
   EXPECT_GE(static_cast<double>(NowNs() - begin_ns), 0.99 * least_ns);
 }
 
+TEST(EmulatedDeviceTest, CountsWhatTheRealDeviceGaveTooLate) {
+  EmulatedDevice device(Small());
+  EXPECT_EQ(device.late_share(), 0);
+  device.CountLanded(1000, 2000, 1500);
+  device.CountLanded(1000, 2000, 2050);
+  EXPECT_EQ(device.late_share(), 0) << "within 5 % of its time";
+  device.CountLanded(1000, 2000, 2051);
+  EXPECT_DOUBLE_EQ(device.late_share(), 1.0 / 3);
+}
+
 TEST(EmulatedEngineTest, AWakeEndsTheWait) {
   const auto device = std::make_shared<EmulatedDevice>(Small());
   EmulatedEngine engine(std::make_unique<InstantEngine>(), device, CoreClass::kBig);

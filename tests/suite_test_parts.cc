@@ -253,14 +253,50 @@ TEST(EffectsTest, AnAxisIsJudgedOverEqualPlacesOnTheOthers) {
   EXPECT_NEAR(effects[1].ratio, 3, 0.1);
   EXPECT_LT(effects[1].low, effects[1].ratio);
   EXPECT_GT(effects[1].high, effects[1].ratio);
-  EXPECT_EQ(effects[1].n_pairs, 6u);
+  EXPECT_EQ(effects[1].n_pairs, 2u);
+  EXPECT_TRUE(effects[1].over_windows) << "two pairs say too little of how pairs differ";
+}
+
+TEST(EffectsTest, ThePairsOfCellsMakeTheIntervalNotTheirWindows) {
+  // Every pair agrees within itself and contradicts the others.
+  std::vector<CellResult> cells;
+  for (const uint32_t block : {4096u, 8192u, 16384u}) {
+    cells.push_back(CellOf(block, 1, {1000, 1001, 999}));
+  }
+  cells.push_back(CellOf(4096, 8, {1300, 1301, 1299}));
+  cells.push_back(CellOf(8192, 8, {1000, 1001, 999}));
+  cells.push_back(CellOf(16384, 8, {1250, 1251, 1249}));
+  const auto effects = AxisEffects(cells);
+  const auto& depth = effects.back();
+  EXPECT_EQ(depth.axis, "iodepth");
+  EXPECT_EQ(depth.n_pairs, 3u);
+  EXPECT_FALSE(depth.over_windows);
+  EXPECT_LT(depth.low, 1);
+  EXPECT_EQ(depth.verdict, EffectVerdict::kUndecided);
+}
+
+TEST(EffectsTest, OfDirectCountsWhatWasEffective) {
+  std::vector<CellResult> cells = {CellOf(4096, 1, {1000, 1004, 998}),
+                                   CellOf(4096, 1, {1900, 1901, 1902})};
+  cells[1].spec.direct = cells[0].spec.direct = true;
+  cells[1].load.direct = false;
+  const auto effects = AxisEffects(cells);
+  ASSERT_EQ(effects.size(), 1u);
+  EXPECT_EQ(effects[0].axis, "direct");
+  EXPECT_EQ(effects[0].from, "1");
+  EXPECT_EQ(effects[0].to, "0");
 }
 
 TEST(EffectsTest, ANarrowIntervalAroundOneIsNoEffectAndAWideOneIsUndecided) {
-  const auto none = AxisEffects(std::vector<CellResult>{CellOf(4096, 1, {1000, 1004, 998}),
-                                                        CellOf(4096, 2, {1002, 1001, 1000})});
-  ASSERT_EQ(none.size(), 1u);
-  EXPECT_EQ(none[0].verdict, EffectVerdict::kNone);
+  std::vector<CellResult> cells;
+  for (const uint32_t block : {4096u, 8192u, 16384u}) {
+    cells.push_back(CellOf(block, 1, {1000, 1004, 998}));
+    cells.push_back(CellOf(block, 2, {1002, 1001, 1000}));
+  }
+  EXPECT_EQ(AxisEffects(cells).back().verdict, EffectVerdict::kNone);
+  const auto few = AxisEffects(std::span(cells).first(2));
+  ASSERT_EQ(few.size(), 1u);
+  EXPECT_EQ(few[0].verdict, EffectVerdict::kUndecided) << "one pair may agree by chance";
   const auto unsure = AxisEffects(std::vector<CellResult>{CellOf(4096, 1, {1000, 2000, 500}),
                                                           CellOf(4096, 2, {1800, 900, 1000})});
   ASSERT_EQ(unsure.size(), 1u);

@@ -6,6 +6,7 @@
 #include "io/emulated_device.h"
 #include "io/status.h"
 #include "io/suite/device_probe.h"
+#include "io/suite/system_state.h"
 #include "tools/flags.h"
 
 namespace sluice {
@@ -16,11 +17,13 @@ void AddDeviceFlags(CLI::App& cmd, DeviceFlags* flags) {
                  "measurement, kept beside the model; none")
       ->capture_default_str()
       ->check(NotEmpty());
-  cmd.add_option("--emulate", flags->emulate,
-                 "Read through an emulation of the device that this profile describes")
-      ->check(NotEmpty());
-  cmd.add_option("--emulate-core", flags->emulate_core, "big, middle, little")
-      ->capture_default_str();
+  CLI::Option* const emulate =
+      cmd.add_option("--emulate", flags->emulate,
+                     "Read through an emulation of the device that this profile describes")
+          ->check(NotEmpty());
+  cmd.add_option("--emulate-core", flags->emulate_core, "With --emulate: big, middle, little")
+      ->capture_default_str()
+      ->needs(emulate);
 }
 
 std::vector<NamedFile> DeviceInputs(const DeviceFlags& flags, const std::string& model) {
@@ -52,16 +55,21 @@ absl::StatusOr<Device> ReadDevice(const DeviceFlags& flags, const SluiceFile& mo
     device.note = "no profile, as asked";
   } else if (flags.device != "auto") {
     SLUICE_ASSIGN_OR_RETURN(DeviceProfile profile, DeviceProfile::Load(flags.device));
+    device.is_profiled = emulated != nullptr ? emulated->ToJson() == profile.ToJson()
+                                             : !profile.device().empty() &&
+                                                   profile.device() == DeviceIdentity(model.path());
     device.profile = std::make_shared<const DeviceProfile>(std::move(profile));
     device.note = flags.device;
   } else if (emulated != nullptr) {
     device.profile = emulated;
+    device.is_profiled = true;
     device.note = "that of the emulation";
   } else if (probe_memory > 0) {
     auto probed = ProbeDevice(model.path(), model.bundles().layer_bytes(), probe_memory, stop);
     if (absl::IsCancelled(probed.status())) return probed.status();
     if (probed.ok()) {
       device.profile = std::make_shared<const DeviceProfile>(std::move(probed->profile));
+      device.is_profiled = true;
       device.note = std::move(probed->note);
     } else {
       device.note = absl::StrCat("no profile: ", probed.status().message());

@@ -32,6 +32,8 @@ struct Device {
   std::shared_ptr<const DeviceProfile> profile;  // null: nothing is known
   std::shared_ptr<const DeviceModel> emulated;   // null: the real one
   CoreClass emulated_core = CoreClass::kBig;
+  // The model lies on the device that the profile describes, or is read through an emulation of it.
+  bool is_profiled = false;
   std::string note;  // one clause on where the profile came from, or why there is none
 };
 

@@ -70,6 +70,7 @@ Json PhaseJson(const PhaseCost& c, bool mapped) {
                {"look_ahead_reads", d.look_ahead.reads},
                {"look_ahead_needed", d.look_ahead.needed},
                {"look_ahead_in_time", d.look_ahead.in_time},
+               {"look_ahead_paused", d.look_ahead.paused},
                {"skipped_neurons", d.skipped},
                {"major_faults", c.major_faults}};
   if (mapped) {
@@ -125,6 +126,10 @@ void PrintPhase(const char* name, const PhaseCost& c, const Decoder& decoder) {
       absl::FPrintF(stderr,
                     "; %u bundles read ahead, %.1f %% of them needed, of those %.1f %% in time",
                     a.reads, 100 * Share(a.needed, a.reads), 100 * Share(a.in_time, a.needed));
+    }
+    if (a.paused > 0) {
+      absl::FPrintF(stderr, "; %u times no reading ahead, since too little of it was needed",
+                    a.paused);
     }
     if (d.skipped > 0) {
       absl::FPrintF(stderr, "; %.1f %% of the predicted neurons left out unread",

@@ -85,8 +85,8 @@ absl::Status WriteReport(const IobenchFlags& flags, const IobenchReport& report,
   }
   std::string name = report.file_system.source + ", " + report.file_system.type;
   if (!flags.emulate.empty()) name = "EMULATED by " + flags.emulate;
-  const auto profile =
-      FitProfile(name, report.cells, ClassifyCores(AllowedCores()), report.file_bytes);
+  auto profile = FitProfile(name, report.cells, ClassifyCores(AllowedCores()), report.file_bytes);
+  if (profile.ok() && flags.emulate.empty()) profile->SetDevice(DeviceIdentity(flags.file));
   status.Update(profile.ok() ? outputs.Write("--profile", profile->ToJson())
                              : Annotate(profile.status(), "--profile"));
   return status;
@@ -126,6 +126,10 @@ int RunIobench(const IobenchFlags& flags) {
   report.file_bytes = *bytes;
   const auto specs = PlanCells(flags, *bytes);
   if (!specs.ok()) return ReportUsage(specs.status());
+  if (!flags.profile.empty()) {
+    const absl::Status fits = CheckCellsFit(*specs);
+    if (!fits.ok()) return ReportUsage(Annotate(fits, "--profile"));
+  }
   OutputFiles outputs;
   const absl::Status opened =
       outputs.Open({{"FILE", flags.file}, {"--emulate", flags.emulate}},

@@ -289,13 +289,14 @@ void AppendEffects(const IobenchReport& report, std::string& out) {
   out +=
       "<h2>What made a difference</h2><p class=\"dim\">Throughput between cells that differ in "
       "nothing else.</p><div class=\"scroll\"><table id=\"effects\"><thead><tr><th>axis</th>"
-      "<th>ratio</th><th>verdict</th><th>95 % interval</th></tr></thead><tbody>\n";
+      "<th>ratio</th><th>verdict</th><th>95 % interval</th><th>over</th></tr></thead><tbody>\n";
   for (const AxisEffect& e : report.effects) {
     absl::StrAppendFormat(&out,
                           "<tr><th scope=\"row\">%s %s \u2192 %s</th><td>\u00d7%.3f</td>"
-                          "<td class=\"text\">%s</td><td>%.3f\u2013%.3f</td></tr>\n",
+                          "<td class=\"text\">%s</td><td>%.3f\u2013%.3f</td>"
+                          "<td class=\"text\">%s</td></tr>\n",
                           EscapeHtml(e.axis), EscapeHtml(e.from), EscapeHtml(e.to), e.ratio,
-                          EffectVerdictName(e.verdict), e.low, e.high);
+                          EffectVerdictName(e.verdict), e.low, e.high, EffectBasis(e));
   }
   out += "</tbody></table></div>\n";
 }

@@ -59,7 +59,8 @@ Json CellJson(const CellResult& c) {
             {"direct_note", c.load.direct_note},
             {"cpu", s.core >= 0 ? Json(c.load.affinity_note) : Json(nullptr)},
             {"cached_share", c.load.cached_share},
-            {"hole_share", c.load.hole_share}}},
+            {"hole_share", c.load.hole_share},
+            {"late_share", c.load.late_share}}},
           {"mb_per_s",
            {{"median", NumberOrNull(f.rate)},
             {"p5", NumberOrNull(f.rate_p5)},
@@ -86,21 +87,35 @@ Json CellJson(const CellResult& c) {
 }
 
 Json EffectJson(const AxisEffect& e) {
-  return {{"axis", e.axis},     {"from", e.from},
-          {"to", e.to},         {"ratio", e.ratio},
-          {"low", e.low},       {"high", e.high},
-          {"pairs", e.n_pairs}, {"verdict", EffectVerdictName(e.verdict)}};
+  return {{"axis", e.axis},
+          {"from", e.from},
+          {"to", e.to},
+          {"ratio", e.ratio},
+          {"low", e.low},
+          {"high", e.high},
+          {"pairs", e.n_pairs},
+          {"interval_over", e.over_windows ? "windows" : "pairs"},
+          {"verdict", EffectVerdictName(e.verdict)}};
 }
 
 // RFC 4180.
-std::string CsvField(const std::string& text) {
-  if (text.find_first_of(",\"\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + '"';
+void AppendCsvField(std::string* out, const std::string& text) {
+  if (text.find_first_of(",\"\n") == std::string::npos) {
+    *out += text;
+    return;
+  }
+  *out += '"';
+  for (const char c : text) *out += c == '"' ? std::string("\"\"") : std::string(1, c);
+  *out += '"';
 }
 
 }  // namespace
+
+std::string EffectBasis(const AxisEffect& effect) {
+  if (!effect.over_windows) return absl::StrCat(effect.n_pairs, " pairs of cells");
+  return absl::StrFormat("the windows of %u pair%s of cells (%u pairs say more)", effect.n_pairs,
+                         effect.n_pairs == 1 ? "" : "s", kLeastPairs);
+}
 
 CellFigures FiguresOf(const CellResult& cell) {
   CellFigures f;
@@ -127,7 +142,15 @@ std::vector<std::string> Remarks(const CellResult& c) {
   if (c.spec.emulated != nullptr) {
     remarks.push_back(absl::StrCat("EMULATED: ", c.spec.emulated->name()));
   }
-  if (c.spec.direct && !c.load.direct && c.spec.engine != LoadEngine::kMmap) {
+  if (c.load.late_share > 0.01) {
+    remarks.push_back(absl::StrFormat(
+        "NOT THE MODEL'S: %.0f %% of the reads came from the real device later than the model "
+        "says%s",
+        100 * c.load.late_share, c.load.direct ? "; give --direct 0" : ""));
+  }
+  if (c.spec.engine == LoadEngine::kMmap) {
+    remarks.push_back("mmap reads through the page cache, one page fault after another");
+  } else if (c.spec.direct && !c.load.direct) {
     remarks.push_back("not direct: " + c.load.direct_note);
   }
   if (c.reads_cache()) {
@@ -180,8 +203,9 @@ std::string IobenchTable(const IobenchReport& report) {
                           report.n_planned, *report.ended);
   }
   for (const AxisEffect& e : report.effects) {
-    absl::StrAppendFormat(&out, "%s %s -> %s: x%.3f [%.3f, %.3f], %s\n", e.axis, e.from, e.to,
-                          e.ratio, e.low, e.high, EffectVerdictName(e.verdict));
+    absl::StrAppendFormat(&out, "%s %s -> %s: x%.3f [%.3f, %.3f] over %s, %s\n", e.axis, e.from,
+                          e.to, e.ratio, e.low, e.high, EffectBasis(e),
+                          EffectVerdictName(e.verdict));
   }
   return out;
 }
@@ -207,24 +231,46 @@ std::string IobenchJson(const IobenchReport& report) {
 
 std::string IobenchCsv(const IobenchReport& report) {
   std::string out =
-      "rw,ioengine,direct,direct_effective,bs,size,iodepth,numjobs,cpu,mb_per_s,mb_per_s_p5,"
-      "mb_per_s_p95,iops,latency_p50_us,latency_p95_us,latency_p99_us,latency_max_us,"
-      "cpu_us_per_operation,temperature_c,frequency_mhz,reads_cache,remarks\n";
+      "rw,ioengine,engine_effective,direct,direct_effective,bs,size,iodepth,numjobs,cpu,"
+      "cpu_granted,mb_per_s,mb_per_s_p5,mb_per_s_p95,iops,iops_p5,iops_p95,latency_p50_us,"
+      "latency_p95_us,latency_p99_us,latency_max_us,cpu_us_per_operation,temperature_c,"
+      "frequency_mhz,mem_available,reads_cache,remarks,file_system,mount_options,kernel\n";
   for (const CellResult& c : report.cells) {
     const LoadSpec& s = c.spec;
     const CellFigures f = FiguresOf(c);
     const SystemState& now = c.after;
-    absl::StrAppendFormat(&out, "%s,%s,%d,%d,%u,%u,%u,%d,%s,%s,%s,%s,%s,", PatternName(c),
-                          LoadEngineName(s.engine), s.direct, c.load.direct, s.block, s.range,
-                          s.depth, s.n_jobs, s.core < 0 ? "" : absl::StrCat(s.core),
-                          Fixed(f.rate, 3, ""), Fixed(f.rate_p5, 3, ""), Fixed(f.rate_p95, 3, ""),
-                          Fixed(f.iops, 1, ""));
-    absl::StrAppendFormat(&out, "%s,%s,%s,%s,%s,%s,%s,%d,%s\n", Fixed(f.p50, 2, ""),
-                          Fixed(f.p95, 2, ""), Fixed(f.p99, 2, ""), Fixed(f.max, 2, ""),
-                          Fixed(f.cpu, 3, ""),
-                          now.temperature_c ? absl::StrFormat("%.1f", *now.temperature_c) : "",
-                          now.frequency_mhz ? absl::StrCat(*now.frequency_mhz) : "",
-                          c.reads_cache(), CsvField(absl::StrJoin(Remarks(c), "; ")));
+    const std::vector<std::string> fields = {
+        PatternName(c),
+        std::string(LoadEngineName(s.engine)),
+        c.load.engine_note,
+        absl::StrCat(s.direct),
+        absl::StrCat(c.load.direct),
+        absl::StrCat(s.block),
+        absl::StrCat(s.range),
+        absl::StrCat(s.depth),
+        absl::StrCat(s.n_jobs),
+        s.core < 0 ? "" : absl::StrCat(s.core),
+        s.core < 0 ? "" : absl::StrCat(c.load.pinned),
+        Fixed(f.rate, 3, ""),
+        Fixed(f.rate_p5, 3, ""),
+        Fixed(f.rate_p95, 3, ""),
+        Fixed(f.iops, 1, ""),
+        Fixed(f.iops_p5, 1, ""),
+        Fixed(f.iops_p95, 1, ""),
+        Fixed(f.p50, 2, ""),
+        Fixed(f.p95, 2, ""),
+        Fixed(f.p99, 2, ""),
+        Fixed(f.max, 2, ""),
+        Fixed(f.cpu, 3, ""),
+        now.temperature_c ? absl::StrFormat("%.1f", *now.temperature_c) : "",
+        now.frequency_mhz ? absl::StrCat(*now.frequency_mhz) : "",
+        now.available_memory > 0 ? absl::StrCat(now.available_memory) : "",
+        absl::StrCat(c.reads_cache()),
+        absl::StrJoin(Remarks(c), "; "),
+        report.file_system.type,
+        report.file_system.options,
+        report.kernel};
+    absl::StrAppend(&out, absl::StrJoin(fields, ",", AppendCsvField), "\n");
   }
   return out;
 }

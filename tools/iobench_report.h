@@ -36,6 +36,9 @@ CellFigures FiguresOf(const CellResult& cell);
 // What makes a figure less than it seems, in words.
 std::vector<std::string> Remarks(const CellResult& cell);
 
+// What an effect's interval is over, in words.
+std::string EffectBasis(const AxisEffect& effect);
+
 std::string IobenchTable(const IobenchReport& report);
 std::string IobenchJson(const IobenchReport& report);
 std::string IobenchCsv(const IobenchReport& report);

@@ -120,10 +120,9 @@ class Planner {
       SLUICE_ASSIGN_OR_RETURN(MeasuredRun run, MeasureOne(budgets_[i], stop));
       runs.push_back(std::move(run));
     }
-    cost_ = MeasuredCost(runs, measures_device());
+    cost_ = MeasuredCost(runs, device_.is_profiled);
     for (size_t i = 0; i < runs.size(); ++i) {
-      absl::StrAppendFormat(&report_.measured[i], "; reading took %.2f times what the profile says",
-                            cost_.At(runs[i].demand.bytes()).token.io_factor);
+      report_.measured[i] += ReadingNote(runs[i]);
     }
     return absl::OkStatus();
   }
@@ -239,21 +238,29 @@ class Planner {
   struct TokenMark {
     uint64_t ns = 0, stall_ns = 0;
   };
-  // Medians over the tokens after the first quarter, with which the cache was warmed: one token
-  // that something else disturbed must not count as much as all others together.
+  // Means over the tokens after the first quarter, with which the cache was warmed: a rate is one
+  // of all tokens, those with many misses too. What took many times the median is left out: that
+  // was something else.
   static void SetTokenTime(std::span<const TokenMark> marks, MeasuredRun& run) {
-    std::vector<uint64_t> token_ns, compute_ns;
+    constexpr double kDisturbed = 8;
+    std::vector<TokenMark> taken;
     for (size_t i = std::max<size_t>(marks.size() / 4, 1); i < marks.size(); ++i) {
-      token_ns.push_back(marks[i].ns - marks[i - 1].ns);
-      compute_ns.push_back(token_ns.back() - (marks[i].stall_ns - marks[i - 1].stall_ns));
+      taken.push_back({marks[i].ns - marks[i - 1].ns, marks[i].stall_ns - marks[i - 1].stall_ns});
     }
-    const auto median = [](std::vector<uint64_t>& v) {
-      if (v.empty()) return 0.0;
-      std::nth_element(v.begin(), v.begin() + std::ssize(v) / 2, v.end());
-      return static_cast<double>(v[v.size() / 2]);
-    };
-    run.token_ns = median(token_ns);
-    run.compute_ns = median(compute_ns);
+    if (taken.empty()) return;
+    const auto middle = taken.begin() + std::ssize(taken) / 2;
+    const auto is_below = [](const TokenMark& a, const TokenMark& b) { return a.ns < b.ns; };
+    std::nth_element(taken.begin(), middle, taken.end(), is_below);
+    const double most_ns = kDisturbed * static_cast<double>(middle->ns);
+    double ns = 0, stall_ns = 0, n = 0;
+    for (const TokenMark& token : taken) {
+      if (static_cast<double>(token.ns) > most_ns) continue;
+      ns += static_cast<double>(token.ns);
+      stall_ns += static_cast<double>(token.stall_ns);
+      ++n;
+    }
+    run.token_ns = ns / n;
+    run.compute_ns = (ns - stall_ns) / n;
   }
 
   void Note(uint64_t budget, const GenerationResult& result, const MeasuredRun& run) {
@@ -264,10 +271,10 @@ class Planner {
         FormatBytes(budget), decode.tokens_per_second(), run.compute_ns / 1e6,
         static_cast<double>(decode.decoder.flash_bytes) / n / 1e6, decode.tokens));
   }
-  // The runs read from the device that the profile describes; a profile that was given is of
-  // another one.
-  bool measures_device() const {
-    return device_.emulated != nullptr || flags_.device.device == "auto";
+  std::string ReadingNote(const MeasuredRun& run) const {
+    if (!device_.is_profiled) return "; what reading took says nothing of the profile's device";
+    return absl::StrFormat("; reading took %.2f times what the profile says",
+                           cost_.At(run.demand.bytes()).token.io_factor);
   }
 
   const PlanFlags& flags_;

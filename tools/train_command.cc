@@ -297,14 +297,15 @@ void RegisterTrain(CLI::App& app, std::function<int()>* action) {
                   "What predictors look at: normed (the FFN's input), residual (before its norm), "
                   "previous (that of the layer before: reads can begin a layer ahead)")
       ->capture_default_str();
-  cmd->add_flag(
+  CLI::Option* const heads = cmd->add_flag(
       "--heads", flags->heads,
       "Train predictors of the attention heads that a token needs; --input is then of the "
       "attention, and for neurons below read heads");
   cmd->add_option("--head-share", flags->head_share,
                   "With --heads: a token needs the fewest heads that make up this share of the sum "
                   "of all heads' squared norms, of what each adds to the residual")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs(heads);
   cmd->add_option("--recall", flags->recall, "Share of the active neurons to find")
       ->capture_default_str();
   cmd->add_option(

@@ -1,7 +1,6 @@
 #include "io/suite/device_probe.h"
 
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -47,9 +46,8 @@ absl::StatusOr<ProbedFile> Identify(const std::string& path) {
   if (stat(path.c_str(), &s) != 0) return ErrnoStatus(errno, path);
   ProbedFile file;
   file.size = static_cast<uint64_t>(s.st_size);
-  file.identity = absl::StrFormat("device %u:%u, inode %u, %u bytes of %d.%09d, %s",
-                                  major(s.st_dev), minor(s.st_dev), s.st_ino, s.st_size,
-                                  s.st_mtim.tv_sec, s.st_mtim.tv_nsec, KernelVersion());
+  file.identity = absl::StrFormat("%s, inode %u, %u bytes of %d.%09d", DeviceIdentity(path),
+                                  s.st_ino, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
   return file;
 }
 

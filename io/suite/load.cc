@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "io/aligned_buffer.h"
+#include "io/available_memory.h"
 #include "io/cpu_topology.h"
 #include "io/emulated_device.h"
 #include "io/pread_engine.h"
@@ -84,18 +85,27 @@ class Cell {
     if (spec_.engine == LoadEngine::kUring) SLUICE_RETURN_IF_ERROR(CheckUring(*file_));
     result_.direct = file_->direct();
     result_.hole_share = HoleShare(*file_, spec_.offset, spec_.range);
+    return absl::OkStatus();
+  }
+
+  // Out of the page cache with the range, or into it: an emulated device is to wait for its model,
+  // not for the real one below.
+  absl::Status PrepareCache(const std::atomic<int>* stop) {
     if (file_->direct()) return absl::OkStatus();
-    posix_fadvise(file_->buffered_fd(), static_cast<off_t>(spec_.offset),
-                  static_cast<off_t>(spec_.range), POSIX_FADV_DONTNEED);
+    if (spec_.emulated == nullptr) {
+      posix_fadvise(file_->buffered_fd(), static_cast<off_t>(spec_.offset),
+                    static_cast<off_t>(spec_.range), POSIX_FADV_DONTNEED);
+    } else if (spec_.range <= AvailableMemory() / 2) {
+      SLUICE_RETURN_IF_ERROR(ReadThrough(*file_, spec_.offset, spec_.range, stop));
+    }
     SLUICE_ASSIGN_OR_RETURN(result_.cached_share, CachedShare(*file_, spec_.offset, spec_.range));
     return absl::OkStatus();
   }
 
   absl::Status StartJobs() {
-    std::shared_ptr<EmulatedDevice> device;
-    if (spec_.emulated != nullptr) device = std::make_shared<EmulatedDevice>(*spec_.emulated);
+    if (spec_.emulated != nullptr) device_ = std::make_shared<EmulatedDevice>(*spec_.emulated);
     for (int j = 0; j < spec_.n_jobs; ++j) {
-      SLUICE_ASSIGN_OR_RETURN(auto engine, MakeLoadEngine(*file_, spec_, device));
+      SLUICE_ASSIGN_OR_RETURN(auto engine, MakeLoadEngine(*file_, spec_, device_));
       if (j == 0) result_.engine_note = engine->description();
       // At least as much as gets huge pages, as the memory of a model does: a read into many small
       // ones is spread over as many places, for which a device takes up to twice as long.
@@ -140,6 +150,7 @@ class Cell {
       }
     }
     result_.affinity_note = jobs_.front()->affinity_note();
+    if (device_ != nullptr) result_.late_share = device_->late_share();
     return std::move(result_);
   }
 
@@ -171,6 +182,7 @@ class Cell {
   const LoadSpec& spec_;
   LoadResult result_;
   std::unique_ptr<StorageFile> file_;
+  std::shared_ptr<EmulatedDevice> device_;  // null: the real one
   std::optional<PhaseClock> clock_;
   std::atomic<int> running_{0};
   std::vector<std::unique_ptr<LoadJob>> jobs_;
@@ -199,6 +211,7 @@ absl::StatusOr<LoadResult> RunLoad(const std::string& path, const LoadSpec& spec
                                    const std::atomic<int>* stop) {
   Cell cell(spec);
   SLUICE_RETURN_IF_ERROR(cell.Open(path));
+  SLUICE_RETURN_IF_ERROR(cell.PrepareCache(stop));
   SLUICE_RETURN_IF_ERROR(cell.StartJobs());
   cell.WaitForJobs(stop);
   return cell.Finish(stop);

@@ -63,6 +63,9 @@ struct LoadResult {
                             // shorter, perhaps fewer; none if the warm-up read them all
   double cached_share = 0;  // of the range's pages, in the page cache before a read through it
   double hole_share = 0;    // of the range, that no block of the device holds
+  // Of the reads through an emulated device, which the real one gave later than the model says by
+  // over 5 % of its time: with more than a few, figures are not the model's.
+  double late_share = 0;
 };
 
 // How many blocks a range must have for a window after the warm-up, where none is read twice.

@@ -69,6 +69,16 @@ std::map<int, CoreClass> ClassifyCores(std::span<const CpuCore> cores) {
   return classes;
 }
 
+absl::Status CheckCellsFit(std::span<const LoadSpec> specs) {
+  const auto fits = [](const LoadSpec& s) {
+    return s.random && s.direct && s.engine != LoadEngine::kMmap && s.n_jobs == 1;
+  };
+  if (std::any_of(specs.begin(), specs.end(), fits)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "a device profile is made from random direct reads of one job, and no cell is of these: give "
+      "--rw randread --direct 1 --numjobs 1 among others, and no --ioengine mmap alone");
+}
+
 absl::StatusOr<DeviceProfile> FitProfile(const std::string& name, std::span<const CellResult> cells,
                                          const std::map<int, CoreClass>& classes,
                                          uint64_t file_bytes) {

@@ -18,6 +18,9 @@ namespace sluice {
 // Cores of one speed are all big. A core that is not in the map counts as big.
 std::map<int, CoreClass> ClassifyCores(std::span<const CpuCore> cores);
 
+// FailedPrecondition if no profile can come of such cells, whatever they measure.
+absl::Status CheckCellsFit(std::span<const LoadSpec> specs);
+
 // Uses cells of one job that read past the page cache, with at most a quarter of the range in holes
 // (which count as no reads). Of several depths, the table takes the
 // fastest; a range of the whole file (`file_bytes`) counts as none. Ranges and depths at which

@@ -38,6 +38,25 @@ absl::StatusOr<uint64_t> CountCached(const StorageFile& file, uint64_t begin, ui
 
 }  // namespace
 
+absl::Status ReadThrough(const StorageFile& file, uint64_t offset, uint64_t length,
+                         const std::atomic<int>* stop) {
+  std::vector<char> buffer(size_t{1} << 20);
+  for (uint64_t at = offset; at < offset + length;) {
+    if (stop != nullptr && stop->load(std::memory_order_relaxed) != 0) {
+      return absl::CancelledError("stopped on request");
+    }
+    const size_t wanted = std::min<uint64_t>(buffer.size(), offset + length - at);
+    const ssize_t got = pread(file.buffered_fd(), buffer.data(), wanted, static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      return ErrnoStatus(got < 0 ? errno : ENODATA,
+                         absl::StrCat(file.path(), ": reading at byte ", at));
+    }
+    at += static_cast<uint64_t>(got);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<double> CachedShare(const StorageFile& file, uint64_t offset, uint64_t length) {
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t begin = offset / page * page, end = offset + length;

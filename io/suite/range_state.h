@@ -3,6 +3,7 @@
 #ifndef SLUICE_IO_SUITE_RANGE_STATE_H_
 #define SLUICE_IO_SUITE_RANGE_STATE_H_
 
+#include <atomic>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
@@ -13,6 +14,11 @@ namespace sluice {
 // The share of the pages of [offset, offset + length) that are in the page cache. Of long ranges,
 // pieces that lie evenly in them are looked at.
 absl::StatusOr<double> CachedShare(const StorageFile& file, uint64_t offset, uint64_t length);
+
+// Reads [offset, offset + length) once through the page cache. Cancelled once *stop is not 0 (null:
+// never).
+absl::Status ReadThrough(const StorageFile& file, uint64_t offset, uint64_t length,
+                         const std::atomic<int>* stop);
 
 // The share of [offset, offset + length) that no block of the device holds: the file system makes
 // up its zeros. 0 where it does not say.

@@ -80,6 +80,13 @@ FileSystemInfo ReadFileSystemInfo(const std::string& path) {
   return info;
 }
 
+std::string DeviceIdentity(const std::string& path) {
+  struct stat s;
+  if (stat(path.c_str(), &s) != 0) return "";
+  const dev_t device = S_ISBLK(s.st_mode) ? s.st_rdev : s.st_dev;
+  return absl::StrCat("device ", major(device), ":", minor(device), ", ", KernelVersion());
+}
+
 std::string KernelVersion() {
   utsname name;
   if (uname(&name) != 0) return "";

@@ -27,6 +27,10 @@ struct FileSystemInfo {
 // Of the file system that holds `path`, from /proc/self/mountinfo.
 FileSystemInfo ReadFileSystemInfo(const std::string& path);
 
+// Of the device that holds `path`, as this kernel names it: "device 253:0, Linux 6.1.0 aarch64".
+// Empty if there is no such file.
+std::string DeviceIdentity(const std::string& path);
+
 // "Linux 6.1.0 aarch64".
 std::string KernelVersion();
 
