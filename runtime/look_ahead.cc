@@ -15,18 +15,11 @@ LookAhead::LookAhead(const FfnContext& context) : c_(context) {
   wave_.hits.reserve(most);
   wave_.misses.reserve(most);
   reads_.reserve(most);
-  records_.resize(c_.file.config().n_layers);
+  rules_.resize(c_.file.config().n_layers);
 }
 
 bool LookAhead::Pays(uint32_t layer) {
-  // Judged by some tens of reads at least. A paused layer is tried at two tokens of each sixteen:
-  // what the first one reads may have been needed all the same at the second.
-  constexpr float kLeastReads = 32, kLeastShare = 0.5;
-  constexpr uint32_t kPeriod = 16, kTried = 2;
-  Record& r = records_[layer];
-  const bool pays =
-      r.reads < kLeastReads || r.needed >= kLeastShare * r.reads || r.asked % kPeriod < kTried;
-  ++r.asked;
+  const bool pays = rules_[layer].Asked();
   stats_.paused += !pays;
   return pays;
 }
@@ -51,10 +44,7 @@ void LookAhead::Begin(uint32_t layer, std::span<const uint32_t> positions) {
   }
   for (const uint32_t i : wave_.hits) wave_pins_[i].Reset();
   stats_.reads += reads_.size();
-  constexpr float kKept = 0.875;  // of what is known, at each token
-  Record& r = records_[layer];
-  r.needed *= kKept;
-  r.reads = kKept * r.reads + static_cast<float>(reads_.size());
+  rules_[layer].Began(reads_.size());
   layer_ = layer;
   c_.io.SubmitSlots(reads_, IoPriority::kLookAhead);
 }
@@ -63,7 +53,7 @@ bool LookAhead::Take(uint32_t slot) {
   const bool landed = std::exchange(states_[slot], State::kNone) == State::kLanded;
   pins_[slot].Reset();
   ++stats_.needed;
-  ++records_[layer_].needed;
+  rules_[layer_].Needed();
   stats_.in_time += landed;
   return landed;
 }

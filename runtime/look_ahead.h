@@ -4,9 +4,8 @@
 // (or on its way there), one that is not needed is forgotten as soon as its read has ended, and one
 // that was not foreseen is read when it is asked for. Reads go behind those that are waited for.
 //
-// Whether it pays is watched: for a layer of whose reads fewer than half are needed, which push out
-// what is needed more and delay what is waited for, reading ahead pauses; now and then it is tried
-// again.
+// Whether it pays is watched: of a layer of whose reads fewer than half are needed, reading ahead
+// pauses, since what it pushes out is needed more, and what is waited for comes later.
 //
 // Confined to the decode thread. Allocates nothing after construction.
 #ifndef SLUICE_RUNTIME_LOOK_AHEAD_H_
@@ -20,6 +19,7 @@
 #include "cache/wave.h"
 #include "io/io_request.h"
 #include "runtime/ffn_context.h"
+#include "runtime/pause_rule.h"
 
 namespace sluice {
 
@@ -63,11 +63,6 @@ class LookAhead {
 
  private:
   enum class State : uint8_t { kNone, kReading, kLanded };
-  // Of a layer; what is older counts less and less.
-  struct Record {
-    float reads = 0, needed = 0;
-    uint32_t asked = 0;
-  };
 
   const FfnContext& c_;
   std::vector<uint32_t> slots_;  // that are held; some may have been handed over since
@@ -76,8 +71,8 @@ class LookAhead {
   std::vector<Pin> wave_pins_;
   Wave wave_;
   std::vector<IoRequest> reads_;
-  std::vector<Record> records_;  // by layer
-  uint32_t layer_ = 0;           // of the last Begin
+  std::vector<PauseRule> rules_;  // by layer
+  uint32_t layer_ = 0;            // of the last Begin
   LookAheadStats stats_;
 };
 
